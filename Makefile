@@ -1,0 +1,45 @@
+# Two commands do everything: `make demo` and `make test`. Both set up .venv first, once.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := runs/demo
+
+.PHONY: setup demo test lint format clean help
+
+help:
+	@echo "make demo    train on the embedded digits, evaluate, show where the results are"
+	@echo "make test    run the tests"
+	@echo "make setup   create $(VENV) and install tfvmf in it (the others do it for you)"
+	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make format  ruff format, and its automatic fixes"
+	@echo "make clean   remove $(VENV) and caches (runs/ stays)"
+
+setup: $(VENV)/.installed
+
+# The marker is newer than what it was made from: a second call installs nothing.
+$(VENV)/.installed: setup.py constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 not found: install it, or make PYTHON=/path/to/python3.11"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (about 2 minutes, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: setup
+	bin/train --workdir=$(DEMO)
+	bin/evaluate --workdir=$(DEMO)
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,38 @@
+"""Installs tfvmf: image embeddings on the sphere that know how sure they are."""
+
+import pathlib
+
+import setuptools
+
+HERE = pathlib.Path(__file__).parent
+
+TEST = ["mpmath", "pytest", "pytest-xdist"]
+DEV = [*TEST, "import-linter", "mypy", "ruff"]
+
+setuptools.setup(
+    name="tfvmf",
+    version="0.1.0",
+    description="Probabilistic contrastive learning with explicit concentration on the hypersphere",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    packages=setuptools.find_packages(include=["tfvmf", "tfvmf.*"]),
+    package_data={"tfvmf": ["py.typed"]},
+    python_requires=">=3.11,<3.13",
+    install_requires=[
+        "absl-py>=2.1",
+        "keras>=3.12,<4",
+        "matplotlib>=3.9",
+        "ml_collections>=1.0",
+        "numpy>=2.0",
+        "pillow>=11",
+        "scikit-learn>=1.6",
+        "scipy>=1.14",
+        "tensorboard>=2.20",
+        "tensorflow>=2.20,<2.22",
+        "tensorflow-datasets>=4.9.8",
+        "tensorflow-probability>=0.25,<0.26",
+        "tf-keras>=2.20,<2.22",
+        "tqdm>=4.66",
+    ],
+    extras_require={"test": TEST, "dev": DEV},
+)

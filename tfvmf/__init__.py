@@ -1,0 +1,24 @@
+"""Image embeddings on the sphere that know how sure they are.
+
+Sub-packages load when first used, so that `import tfvmf` (and every `--help`) stays instant:
+TensorFlow itself takes seconds to import.
+"""
+
+import importlib
+from types import ModuleType
+
+__version__ = "0.1.0"
+
+_SUBMODULES = ("data", "evaluation", "losses", "methods", "models", "training", "vmf")
+
+__all__ = ["__version__", *_SUBMODULES]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"tfvmf.{name}")
+    raise AttributeError(f"module 'tfvmf' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,5 @@
+"""The one exception that programs turn into a one-line message and exit code 2."""
+
+
+class UserError(ValueError):
+    """Something the user can mend: names the flag or file, what was wrong and what would be right."""
