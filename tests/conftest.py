@@ -1,0 +1,23 @@
+"""One TensorFlow for all tests: quiet, with four logical devices for what replicas compute."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
+)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def two_replicas():
+    return tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])

@@ -1,0 +1,33 @@
+"""What a computation may know of the replicas beside it: how many there are, and their tensors.
+
+Outside `strategy.run`, and with a single replica, every function here is the identity, so code
+that calls them computes the same numbers on one device as on many.
+"""
+
+import tensorflow as tf
+
+
+def num_replicas() -> int:
+    """Number of replicas in the current replica context (1 outside of any)."""
+    context = tf.distribute.get_replica_context()
+    return 1 if context is None else context.num_replicas_in_sync
+
+
+def replica_id() -> tf.Tensor | int:
+    """Position of this replica among all, 0 with a single one."""
+    if num_replicas() == 1:
+        return 0
+    return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+
+def gather(tensor: tf.Tensor) -> tf.Tensor:
+    """Concatenates a tensor [B, ...] of every replica to [replicas * B, ...], in replica order.
+
+    The gradient is exact: what any replica's loss says of a row flows back to the replica that
+    made the row.
+    """
+    if num_replicas() == 1:
+        return tensor
+    gathered = tf.distribute.get_replica_context().all_gather(tensor, axis=0)
+    rows = None if tensor.shape[0] is None else tensor.shape[0] * num_replicas()
+    return tf.ensure_shape(gathered, [rows, *tensor.shape[1:]])  # all_gather forgets the shape

@@ -1,0 +1,16 @@
+"""Encoders: backbones, heads, and both together."""
+
+from tfvmf.models.batch_norm import BatchNorm
+from tfvmf.models.encoder import OUTPUTS, build_encoder
+from tfvmf.models.heads import build_concentration_head, build_direction_head
+from tfvmf.models.resnet import ARCHITECTURES, build_backbone
+
+__all__ = [
+    "ARCHITECTURES",
+    "OUTPUTS",
+    "BatchNorm",
+    "build_backbone",
+    "build_concentration_head",
+    "build_direction_head",
+    "build_encoder",
+]

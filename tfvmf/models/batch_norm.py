@@ -1,0 +1,100 @@
+"""Batch normalisation by TensorFlow's fused kernel, synchronised across replicas."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfvmf import distribute
+
+
+@keras.saving.register_keras_serializable(package="tfvmf")
+class BatchNorm(keras.layers.Layer):
+    """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, over all axes but the last.
+
+    In training, mean and variance are those of the *global* batch: with one replica the fused
+    kernel computes them, with several the replicas share theirs first. Keras 3's own layer is
+    composed of elementary operations; the fused kernel makes a whole ResNet-18 (width 16) train
+    step 1.3 to 1.8 times as fast on 2 CPU cores.
+
+    The moving statistics follow PyTorch's convention (unbiased variance, `momentum` = 1 - 0.1).
+
+    Args:
+        momentum: Share of the old moving statistics that each training step keeps.
+        epsilon: Added to the variance.
+        **kwargs: As of every Keras layer (`name`, `dtype`).
+    """
+
+    def __init__(self, *, momentum: float = 0.9, epsilon: float = 1e-5, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.momentum = momentum
+        self.epsilon = epsilon
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates scale, offset and the moving statistics, one of each a channel."""
+        # Statistics and scale stay in float32 whatever the compute type: the kernel wants it so.
+        shared: dict[str, Any] = {
+            "shape": (input_shape[-1],),
+            "dtype": "float32",
+            "autocast": False,
+        }
+        # Every replica computes the same global statistics: the first one's are everyone's.
+        moving = {"trainable": False, "aggregation": "only_first_replica"}
+        self.gamma = self.add_weight(name="gamma", initializer="ones", **shared)
+        self.beta = self.add_weight(name="beta", initializer="zeros", **shared)
+        self.moving_mean = self.add_weight(
+            name="moving_mean", initializer="zeros", **moving, **shared
+        )
+        self.moving_variance = self.add_weight(
+            name="moving_variance", initializer="ones", **moving, **shared
+        )
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Normalises inputs [B, C] or [B, H, W, C]; `training` uses and records batch statistics."""
+        if training and distribute.num_replicas() > 1:
+            return self._synchronised(inputs)
+        flat = inputs.shape.rank == 2
+        images = inputs[:, None, None, :] if flat else inputs
+        outputs, mean, variance = tf.raw_ops.FusedBatchNormV3(
+            x=images,
+            scale=self.gamma,
+            offset=self.beta,
+            mean=self.moving_mean,
+            variance=self.moving_variance,
+            epsilon=self.epsilon,
+            exponential_avg_factor=1.0 - self.momentum,
+            is_training=training,
+        )[:3]
+        if training:  # The kernel has already mixed old and new.
+            self.moving_mean.assign(mean)
+            self.moving_variance.assign(variance)
+        return outputs[:, 0, 0, :] if flat else outputs
+
+    def _synchronised(self, inputs: tf.Tensor) -> tf.Tensor:
+        """The same with statistics over the batches of all replicas."""
+        values = tf.cast(inputs, tf.float32)
+        axes = list(range(inputs.shape.rank - 1))
+        mean, variance = tf.nn.moments(values, axes)
+        # Variance of the whole = mean of the variances + variance of the means: no E[x^2] - E[x]^2,
+        # which loses digits in float32.
+        means, variances = tf.unstack(distribute.gather(tf.stack([mean, variance])[None]), axis=1)
+        mean = tf.reduce_mean(means, axis=0)
+        variance = tf.reduce_mean(variances + tf.square(means - mean), axis=0)
+
+        count = tf.cast(tf.size(values) / tf.size(mean), tf.float32) * distribute.num_replicas()
+        unbiased = variance * count / tf.maximum(count - 1.0, 1.0)
+        keep = self.momentum
+        self.moving_mean.assign(keep * self.moving_mean + (1.0 - keep) * mean)
+        self.moving_variance.assign(keep * self.moving_variance + (1.0 - keep) * unbiased)
+        outputs = tf.nn.batch_normalization(
+            values, mean, variance, self.beta, self.gamma, self.epsilon
+        )
+        return tf.cast(outputs, inputs.dtype)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """The shape of the input."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs to build the layer again."""
+        return {**super().get_config(), "momentum": self.momentum, "epsilon": self.epsilon}

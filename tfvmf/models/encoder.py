@@ -1,0 +1,74 @@
+"""The encoder: an image in; features, a direction and how sure the encoder is of it out."""
+
+from typing import Any
+
+import keras
+from keras import layers
+
+from tfvmf.models import heads, resnet
+
+OUTPUTS = ("features", "mean_direction", "concentration")
+
+
+def build_encoder(
+    backbone: str = "resnet18",
+    width: int = 64,
+    dimension: int | None = 128,
+    stem: str = "cifar",
+    *,
+    hidden: int = 512,
+    concentration: bool = True,
+) -> keras.Model:
+    """Builds the model that everything else trains, evaluates and serves.
+
+    Args:
+        backbone: `resnet18`, `resnet34` or `resnet50`.
+        width: Channels of the first stage (64 in the original ResNets).
+        dimension: Length d of the mean direction. None: no direction head, the mean direction is
+            the normalised feature vector (for encoders trained with labels).
+        stem: `cifar` (3x3 convolution, no pooling) or `imagenet`.
+        hidden: Width of the hidden layer of both heads.
+        concentration: Whether there is a concentration head. Without one, `concentration` is 1
+            for every image: the encoder has no opinion, and its outputs keep their names.
+
+    Returns:
+        A Keras model from float images [B, H, W, 3] in [0, 1] to a dictionary of float32
+        `features` [B, F], `mean_direction` [B, d] of unit length and `concentration` [B].
+        Its parts are `get_layer("direction_head")`, `get_layer("concentration_head")` and a layer
+        named after the backbone.
+    """
+    for name, value in (("dimension", dimension), ("hidden", hidden)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+    if dimension is not None and dimension < 2:
+        raise ValueError(f"dimension must be at least 2 (a circle), not {dimension}")
+    images = keras.Input((None, None, 3), name="images")
+    features = resnet.build_backbone(backbone, width=width, stem=stem)(images)["features"]
+    size = features.shape[-1]
+    if dimension is None:
+        direction = layers.UnitNormalization(name="mean_direction", dtype="float32")(features)
+    else:
+        direction = heads.build_direction_head(size, dimension=dimension, hidden=hidden)(features)
+    if concentration:
+        kappa = heads.build_concentration_head(size, hidden=hidden)(features)
+    else:
+        kappa = Certain(name="concentration")(features)
+    outputs: dict[str, Any] = {
+        "features": features,
+        "mean_direction": direction,
+        "concentration": kappa,
+    }
+    return keras.Model(images, outputs, name="encoder")
+
+
+@keras.saving.register_keras_serializable(package="tfvmf")
+class Certain(layers.Layer):
+    """Features [B, F] -> ones [B]: the concentration of an encoder that has no opinion."""
+
+    def call(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
+        """Returns one for each row."""
+        return keras.ops.ones_like(inputs[:, 0], dtype="float32")
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None]:
+        """One number a row."""
+        return (input_shape[0],)

@@ -1,0 +1,111 @@
+"""ResNet-18, 34 and 50 as Keras models that show every level of the network."""
+
+import dataclasses
+
+import keras
+from keras import layers
+
+from tfvmf.models.batch_norm import BatchNorm
+
+STEMS = ("cifar", "imagenet")
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """How many blocks each of the four stages has, and of which kind."""
+
+    blocks: tuple[int, int, int, int]
+    bottleneck: bool
+
+    @property
+    def expansion(self) -> int:
+        """Channels that a block puts out, as a multiple of its stage's width."""
+        return 4 if self.bottleneck else 1
+
+
+ARCHITECTURES = {
+    "resnet18": Architecture((2, 2, 2, 2), bottleneck=False),
+    "resnet34": Architecture((3, 4, 6, 3), bottleneck=False),
+    "resnet50": Architecture((3, 4, 6, 3), bottleneck=True),
+}
+
+
+def build_backbone(name: str = "resnet18", *, width: int = 64, stem: str = "cifar") -> keras.Model:
+    """Builds a ResNet without its classifier.
+
+    Args:
+        name: `resnet18`, `resnet34` or `resnet50`.
+        width: Channels of the first stage; each later stage has twice as many. 64 is the
+            original, 16 a sixteenth of the work.
+        stem: `cifar` for small images (3x3 convolution, no pooling, as in the paper) or
+            `imagenet` (7x7 convolution of stride 2 and max-pooling).
+
+    Returns:
+        A model from float images [B, H, W, 3] with values in [0, 1] to a dictionary: the feature
+        maps `stage1` ... `stage4` and `features` [B, F], the last map averaged over space
+        (F = 8 width, times 4 for ResNet-50).
+    """
+    if name not in ARCHITECTURES:
+        raise ValueError(f"backbone {name!r} is unknown: use one of {', '.join(ARCHITECTURES)}")
+    if stem not in STEMS:
+        raise ValueError(f"stem {stem!r} is unknown: use one of {', '.join(STEMS)}")
+    if width < 1:
+        raise ValueError(f"width must be at least 1, not {width}")
+    architecture = ARCHITECTURES[name]
+    images = keras.Input((None, None, 3), name="images")
+    # Centre and scale alike for all data: the first normalisation layer makes a data set's own
+    # constants redundant, and a served model needs none.
+    x = layers.Rescaling(4.0, offset=-2.0, name="rescale")(images)
+    if stem == "cifar":
+        x = _conv_norm(x, width, 3, 1, "stem")
+        x = layers.ReLU(name="stem_relu")(x)
+    else:
+        x = _conv_norm(x, width, 7, 2, "stem")
+        x = layers.ReLU(name="stem_relu")(x)
+        x = layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(x)
+    outputs = {}
+    for stage, blocks in enumerate(architecture.blocks, start=1):
+        channels = width * 2 ** (stage - 1)
+        for block in range(blocks):
+            stride = 2 if stage > 1 and block == 0 else 1
+            x = _block(x, channels, stride, architecture, f"stage{stage}_block{block + 1}")
+        outputs[f"stage{stage}"] = x
+    outputs["features"] = layers.GlobalAveragePooling2D(name="pool", dtype="float32")(x)
+    return keras.Model(images, outputs, name=name)
+
+
+def _conv_norm(
+    x: keras.KerasTensor, channels: int, kernel: int, stride: int, name: str
+) -> keras.KerasTensor:
+    """Convolution without bias, then batch norm."""
+    x = layers.Conv2D(
+        channels,
+        kernel,
+        strides=stride,
+        padding="same",
+        use_bias=False,
+        kernel_initializer=keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
+        name=f"{name}_conv",
+    )(x)
+    return BatchNorm(name=f"{name}_norm")(x)
+
+
+def _block(
+    x: keras.KerasTensor, channels: int, stride: int, architecture: Architecture, name: str
+) -> keras.KerasTensor:
+    """A residual block: relu(shortcut(x) + convolutions(x))."""
+    outputs = channels * architecture.expansion
+    # (kernel, stride, channels); a bottleneck strides in its 3x3 convolution.
+    plan = (
+        [(1, 1, channels), (3, stride, channels), (1, 1, outputs)]
+        if architecture.bottleneck
+        else [(3, stride, channels), (3, 1, outputs)]
+    )
+    shortcut = x
+    if stride != 1 or x.shape[-1] != outputs:
+        shortcut = _conv_norm(x, outputs, 1, stride, f"{name}_shortcut")
+    for position, (kernel, step, filters) in enumerate(plan, start=1):
+        x = _conv_norm(x, filters, kernel, step, f"{name}_{position}")
+        if position < len(plan):
+            x = layers.ReLU(name=f"{name}_{position}_relu")(x)
+    return layers.ReLU(name=f"{name}_relu")(layers.Add(name=f"{name}_add")([shortcut, x]))
