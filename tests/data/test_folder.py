@@ -1,0 +1,160 @@
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfvmf.data.folder import FolderSource
+from tfvmf.data.sources import load
+from tfvmf.errors import UserError
+
+
+def paint(path, value, size=(20, 12)):
+    """Writes an image of one grey value, so that it can be told from the others."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (value, value, value)).save(path)
+
+
+def values(source):
+    return source.images()[:, 0, 0, 0].tolist()
+
+
+@pytest.fixture
+def flat(tmp_path):
+    for number in range(60):
+        paint(tmp_path / f"{number:03d}.png", number, size=(9 + number, 40 - number // 2))
+    return tmp_path
+
+
+def test_flat_folder_is_unlabelled_and_split_without_overlap(flat):
+    train, test = load(f"folder:{flat}", "train"), load(f"folder:{flat}", "test")
+    assert train.labels is None
+    assert train.num_classes == 0
+    assert train.image_shape == (32, 32, 3)
+    assert sorted(values(train) + values(test)) == list(range(60))
+    assert values(train) == sorted(values(train))
+    assert 0 < test.size < train.size
+    assert values(load(f"folder:{flat}", "all")) == list(range(60))
+
+
+def test_streamed_and_in_memory_are_the_same(flat):
+    memory = load(f"folder:{flat}", image_size=16)
+    stream = load(f"folder:{flat}", image_size=16, memory_limit=0)
+    assert memory.in_memory
+    assert isinstance(stream, FolderSource)
+    assert not stream.in_memory
+    assert stream.array is None
+    assert stream.size == memory.size
+    np.testing.assert_array_equal(stream.images(), memory.array)
+    np.testing.assert_array_equal(stream.images(3, 9), memory.array[3:9])
+    indices = np.array([5, 0, 5, stream.size - 1])
+    np.testing.assert_array_equal(stream.take(indices), memory.array[indices])
+    with pytest.raises(IndexError):
+        stream.take(np.array([stream.size]))
+
+
+def test_the_limit_is_on_the_decoded_bytes(flat):
+    decoded = 60 * 16 * 16 * 3
+    assert load(f"folder:{flat}", "all", image_size=16, memory_limit=decoded).in_memory
+    assert not load(f"folder:{flat}", "all", image_size=16, memory_limit=decoded - 1).in_memory
+
+
+def test_class_folders_are_labels_in_the_order_of_their_names(tmp_path):
+    for label, name in enumerate(["ant", "bee", "cat"]):
+        for number in range(10):
+            paint(tmp_path / name / "deeper" / f"{number}.jpg", 80 * label)
+    everything = load(f"folder:{tmp_path}", "all")
+    assert everything.class_names == ["ant", "bee", "cat"]
+    assert everything.num_classes == 3
+    assert everything.labels.tolist() == [0] * 10 + [1] * 10 + [2] * 10
+    np.testing.assert_allclose(values(everything), 80 * everything.labels, atol=2)
+    for split in ("train", "test"):
+        assert load(f"folder:{tmp_path}", split).num_classes == 3
+
+
+def test_split_folders_share_their_classes(tmp_path):
+    for name, value in {"train/a": 10, "train/c": 30, "val/b": 20, "val/c": 31}.items():
+        paint(tmp_path / name / "x.png", value)
+    train, test = load(f"folder:{tmp_path}", "train"), load(f"folder:{tmp_path}", "test")
+    assert train.class_names == test.class_names == ["a", "b", "c"]
+    assert (values(train), train.labels.tolist()) == ([10, 30], [0, 2])
+    assert (values(test), test.labels.tolist()) == ([20, 31], [1, 2])
+    assert load(f"folder:{tmp_path}", "val").labels.tolist() == [1, 2]
+    assert load(f"folder:{tmp_path}", "all").labels.tolist() == [0, 2, 1, 2]
+    with pytest.raises(UserError, match="train, val"):
+        load(f"folder:{tmp_path}", "extra")
+
+
+def test_unlabelled_training_images_beside_labelled_test_images(tmp_path):
+    paint(tmp_path / "train" / "images" / "1.png", 1)
+    paint(tmp_path / "test" / "a" / "2.png", 2)
+    paint(tmp_path / "test" / "b" / "3.png", 3)
+    assert load(f"folder:{tmp_path}", "train").labels is None
+    assert load(f"folder:{tmp_path}", "test").class_names == ["a", "b"]
+
+
+def test_one_folder_or_loose_images_make_no_classes(tmp_path):
+    paint(tmp_path / "images" / "1.png", 1)
+    assert load(f"folder:{tmp_path}", "all").labels is None
+    paint(tmp_path / "others" / "2.png", 2)
+    assert load(f"folder:{tmp_path}", "all").num_classes == 2
+    paint(tmp_path / "3.png", 3)
+    assert load(f"folder:{tmp_path}", "all").labels is None
+
+
+def test_other_files_hidden_files_and_circles_are_left_out(tmp_path):
+    paint(tmp_path / "data" / "1.PNG", 1)
+    paint(tmp_path / "data" / ".hidden.png", 2)
+    paint(tmp_path / "data" / ".thumbnails" / "3.png", 3)
+    paint(tmp_path / "data" / "__MACOSX" / "4.png", 4)
+    paint(tmp_path / "linked" / "5.png", 5)
+    (tmp_path / "data" / "notes.txt").write_text("no image")
+    os.symlink(tmp_path / "linked", tmp_path / "data" / "more")
+    os.symlink(tmp_path / "data", tmp_path / "data" / "circle")
+    assert values(load(f"folder:{tmp_path / 'data'}", "all")) == [1, 5]
+
+
+def test_one_image_trains_and_says_that_it_cannot_test(tmp_path):
+    paint(tmp_path / "a" / "1.png", 1)
+    sizes, messages = [], []
+    for split in ("train", "test"):
+        try:
+            sizes.append(load(f"folder:{tmp_path}", split).size)
+        except UserError as error:
+            messages.append(str(error))
+    assert sizes == [1]
+    assert "holds no images" in messages[0]
+
+
+@pytest.mark.parametrize("limit", [2**31, 0], ids=["in memory", "streamed"])
+def test_broken_images_are_named_at_once(flat, limit):
+    (flat / "011.png").write_bytes(b"no image at all")
+    complete = (flat / "012.png").read_bytes()
+    (flat / "012.png").write_bytes(complete[: len(complete) // 2])
+    with pytest.raises(UserError, match=r"011\.png: .* \(and 1 more like it\)"):
+        load(f"folder:{flat}", "all", memory_limit=limit)
+    (flat / "011.png").unlink()
+    with pytest.raises(UserError, match=r"012\.png"):
+        load(f"folder:{flat}", "all", memory_limit=limit)
+
+
+def test_an_image_that_breaks_later_is_named(flat):
+    source = load(f"folder:{flat}", "all", memory_limit=0)
+    (flat / "030.png").unlink()
+    with pytest.raises(UserError, match=r"030\.png"):
+        source.take(np.array([29, 30]))
+
+
+def test_bad_folders(tmp_path):
+    with pytest.raises(UserError, match=f"{tmp_path}: no images"):
+        load(f"folder:{tmp_path}")
+    with pytest.raises(UserError, match="no such folder"):
+        load(f"folder:{tmp_path}/nowhere")
+    with pytest.raises(UserError, match="no such folder"):
+        load("folder:")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is not a folder"):
+        load(f"folder:{tmp_path}/file")
+    paint(tmp_path / "train" / "1.png", 1)
+    with pytest.raises(UserError, match="add test/"):
+        load(f"folder:{tmp_path}", "test")

@@ -1,0 +1,234 @@
+import concurrent.futures
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+from tfvmf.data import cache
+from tfvmf.data.sources import load
+from tfvmf.errors import UserError
+
+
+def prepare(data_dir, examples, features, *, name="tiny", version="1.0.0", file_format="tfrecord"):
+    """Writes a TFDS data set of several shards, in the order of the examples."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import dataset_info
+
+    path = data_dir / name / version
+    path.mkdir(parents=True)
+    identity = dataset_info.DatasetIdentity(
+        name=name.split("/")[0], version=version, data_dir=str(path), module_name="tests"
+    )
+    info = tfds.core.DatasetInfo(builder=identity, features=tfds.features.FeaturesDict(features))
+    writer = tfds.core.SequentialWriter(info, max_examples_per_shard=4, file_format=file_format)
+    writer.initialize_splits(list(examples))
+    writer.add_examples(examples)
+    writer.close_all()
+    return path
+
+
+def image_features(shape=(16, 16, 3), **others):
+    import tensorflow_datasets as tfds
+
+    return {"image": tfds.features.Image(shape=shape), **others}
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFVMF_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def images(rng):
+    return rng.integers(0, 256, (12, 16, 16, 3), dtype=np.uint8)
+
+
+@pytest.fixture(params=["tfrecord", "array_record"])
+def shuffled(request, tmp_path, images, rng):
+    """Ten training and two test images with ids, stored out of their order."""
+    import tensorflow_datasets as tfds
+
+    features = image_features(
+        label=tfds.features.ClassLabel(names=["a", "b", "c"]),
+        id=tfds.features.Text(),
+        coarse_label=tfds.features.ClassLabel(num_classes=2),
+    )
+    examples = [
+        {"image": image, "label": number % 3, "coarse_label": 0, "id": f"train_{number}"}
+        for number, image in enumerate(images)
+    ]
+    train = [examples[number] for number in rng.permutation(10)]
+    data_dir = tmp_path / "tfds"
+    split = {"train": train, "test": examples[10:]}
+    prepare(data_dir, split, features, file_format=request.param)
+    return str(data_dir)
+
+
+def test_ids_restore_the_official_order(shuffled, images):
+    source = load("tiny", "train", data_dir=shuffled, image_size=16)
+    np.testing.assert_array_equal(source.array, images[:10])
+    assert source.labels.tolist() == [number % 3 for number in range(10)]
+    assert source.class_names == ["a", "b", "c"]
+    assert source.name == "tiny"
+    assert load("tiny:1.0.0", "test", data_dir=shuffled).size == 2
+    assert load("tfds:tiny", "test", data_dir=shuffled).size == 2
+
+
+def test_split_expressions(shuffled, images):
+    parts = [load("tiny", s, data_dir=shuffled) for s in ("train[:7]", "train[7:]", "train[50%:]")]
+    assert [part.size for part in parts] == [7, 3, 5]
+    rows = {row.tobytes() for part in parts[:2] for row in part.array}
+    assert rows == {row.tobytes() for row in load("tiny", "train", data_dir=shuffled).array}
+    both = load("tiny", "train+test", data_dir=shuffled, image_size=16)
+    # train_10 comes after train_9: by number, not by letter.
+    np.testing.assert_array_equal(both.array, images)
+
+
+def test_the_cache_gives_what_memory_gives(shuffled):
+    memory = load("tiny", "train", data_dir=shuffled, image_size=24)
+    cached = load("tiny", "train", data_dir=shuffled, image_size=24, memory_limit=0)
+    assert not cached.in_memory
+    assert cached.array is None
+    np.testing.assert_array_equal(cached.images(), memory.array)
+    np.testing.assert_array_equal(cached.images(2, 5), memory.array[2:5])
+    indices = np.array([9, 0, 0, 4])
+    batch = cached.take(indices)
+    assert type(batch) is np.ndarray
+    np.testing.assert_array_equal(batch, memory.array[indices])
+    np.testing.assert_array_equal(cached.labels, memory.labels)
+    assert cached.class_names == memory.class_names
+
+
+def test_the_cache_is_built_once_and_again_when_damaged(shuffled, monkeypatch):
+    def read(**options):
+        return load("tiny", "train", data_dir=shuffled, memory_limit=0, **options).images()
+
+    first = read()
+    built = list(cache.cache_dir().glob("*/images.npy"))
+    assert len(built) == 1
+    stamp = built[0].stat().st_mtime_ns
+    np.testing.assert_array_equal(read(), first)
+    assert built[0].stat().st_mtime_ns == stamp
+    built[0].write_bytes(built[0].read_bytes()[:-1])
+    np.testing.assert_array_equal(read(), first)
+    (built[0].parent / "columns.npz").unlink()
+    np.testing.assert_array_equal(read(), first)
+    read(image_size=8)
+    assert len(list(cache.cache_dir().glob("*/images.npy"))) == 2
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
+    with pytest.raises(UserError, match="TFVMF_CACHE"):
+        read(image_size=9)
+
+
+def test_those_who_want_the_same_cache_wait_for_the_first():
+    built = []
+
+    def chunks():
+        built.append(1)
+        time.sleep(0.2)
+        yield np.arange(2 * 8 * 8 * 3, dtype=np.uint8).reshape(2, 8, 8, 3)
+
+    def want(_):
+        shape = (2, 8, 8, 3)
+        return cache.load_or_build({"name": "x"}, shape, chunks=chunks, columns=dict)[0].sum()
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(want, range(4)))) == 1
+    assert len(built) == 1
+
+
+def test_a_cache_that_could_not_be_finished_leaves_nothing_behind():
+    def chunks():
+        yield np.zeros((1, 8, 8, 3), np.uint8)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UserError, match="No space left on device; set TFVMF_CACHE"):
+        cache.load_or_build({"name": "x"}, (2, 8, 8, 3), chunks=chunks, columns=dict)
+    assert [path.suffix for path in cache.cache_dir().iterdir()] == [".lock"]
+
+
+def test_grey_images_of_any_size_without_labels(tmp_path):
+    examples = [{"image": np.full((9 + n, 30 - n, 1), 20 * n, np.uint8)} for n in range(6)]
+    prepare(tmp_path, {"train": examples}, image_features(shape=(None, None, 1)))
+    source = load("tiny", data_dir=str(tmp_path))
+    assert source.image_shape == (32, 32, 3)
+    assert source.labels is None
+    # Without ids the order is that in which they are stored.
+    np.testing.assert_array_equal(
+        source.array, np.arange(6).reshape(6, 1, 1, 1) * 20 + 0 * source.array
+    )
+
+
+def test_secret_labels_are_no_labels(tmp_path, images):
+    import tensorflow_datasets as tfds
+
+    features = image_features(label=tfds.features.ClassLabel(num_classes=3))
+    secret = [{"image": image, "label": -1} for image in images]
+    mixed = [{"image": image, "label": -1 + n} for n, image in enumerate(images[:2])]
+    prepare(tmp_path, {"test": secret, "mixed": mixed}, features)
+    assert load("tiny", "test", data_dir=str(tmp_path)).labels is None
+    with pytest.raises(UserError, match="-1 to 0"):
+        load("tiny", "mixed", data_dir=str(tmp_path))
+
+
+def test_configs_and_versions(tmp_path, images):
+    for number, version in enumerate(["1.0.0", "1.2.0"]):
+        example = {"image": np.full((16, 16, 3), number, np.uint8)}
+        prepare(tmp_path, {"train": [example]}, image_features(), version=version)
+    assert load("tiny", data_dir=str(tmp_path)).array.max() == 1
+    assert load("tiny:1.0.0", data_dir=str(tmp_path)).array.max() == 0
+    with pytest.raises(UserError, match=r"1\.0\.0, 1\.2\.0"):
+        load("tiny:3.0.0", data_dir=str(tmp_path))
+    prepare(tmp_path, {"train": [{"image": images[0]}]}, image_features(), name="other/small")
+    assert load("other/small", data_dir=str(tmp_path), image_size=16).size == 1
+
+
+def test_data_sets_that_are_not_there(tmp_path):
+    with pytest.raises(UserError, match=r"cifar10.*not prepared.*download_and_prepare\(\)"):
+        load("cifar10", data_dir=str(tmp_path))
+    with pytest.raises(UserError, match="did you mean cifar10"):
+        load("ciphar10", data_dir=str(tmp_path))
+    with pytest.raises(UserError, match=r"--data_dir=.*nowhere"):
+        load("cifar10", data_dir=str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="not the name"):
+        load("tfds:no name", data_dir=str(tmp_path))
+
+
+def test_unknown_and_empty_splits(shuffled):
+    with pytest.raises(UserError, match="unknown split 'trian'; it has train, test"):
+        load("tiny", "trian", data_dir=shuffled)
+    with pytest.raises(UserError, match="holds no images"):
+        load("tiny", "train[:0]", data_dir=shuffled)
+
+
+def test_data_sets_without_an_image(tmp_path):
+    import tensorflow_datasets as tfds
+
+    prepare(tmp_path, {"train": [{"text": "no image"}]}, {"text": tfds.features.Text()})
+    with pytest.raises(UserError, match=r"feature 'image'.*it has text"):
+        load("tiny", data_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_damaged_files_are_named(tmp_path, images, file_format):
+    examples = [{"image": image} for image in images]
+    path = prepare(tmp_path, {"train": examples}, image_features(), file_format=file_format)
+    shards = sorted(path.glob("tiny-train*"))
+    complete = shards[1].read_bytes()
+    shards[1].write_bytes(complete[: len(complete) // 2])
+    with pytest.raises(UserError, match=shards[1].name):
+        load("tiny", data_dir=str(tmp_path))
+    shards[1].unlink()
+    with pytest.raises(UserError, match=shards[1].name):
+        load("tiny", data_dir=str(tmp_path))
+
+
+def test_a_broken_image_is_named_by_its_record(tmp_path, images):
+    path = prepare(tmp_path, {"train": [{"image": i} for i in images]}, image_features())
+    shard = sorted(path.glob("tiny-train*"))[1]
+    content = shard.read_bytes()
+    place = content.index(b"IDAT") + 40  # in the pixels of the first image of the second shard
+    shard.write_bytes(content[:place] + b"broken" + content[place + 6 :])
+    with pytest.raises(UserError, match=r"tiny \(train\), record 4"):
+        load("tiny", data_dir=str(tmp_path))

@@ -1,0 +1,160 @@
+"""What every source of images looks like to training and evaluation."""
+
+import abc
+import dataclasses
+
+import numpy as np
+
+from tfvmf.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What `load` was asked for, checked; each loader reads the fields that it needs.
+
+    Attributes:
+        spec: as the user wrote it, for messages and `Source.name` (`folder:/data/birds`).
+        target: what follows the scheme (`/data/birds`), or the TFDS name.
+        split: `train`, `test`, `all`, or what else the kind of source understands.
+        data_dir: where TFDS data sets are prepared; empty for TFDS's own default.
+        image_size: height and width of the images to return.
+        memory_limit: bytes; a set of at most this size, as uint8, is kept in memory.
+    """
+
+    spec: str
+    target: str
+    split: str
+    data_dir: str
+    image_size: int
+    memory_limit: int
+
+    def fits(self, count: int) -> bool:
+        """Whether `count` images, at the requested size, may be kept in memory."""
+        return count * self.image_size**2 * 3 <= self.memory_limit
+
+
+class Source(abc.ABC):
+    """Images with random access by index, in an order that never changes.
+
+    Random access is what makes the order of training a function of (seed, step) alone, so that a
+    resumed run sees what an uninterrupted one would have seen.
+
+    Attributes:
+        name: the spec that it was loaded from: `digits`, `cifar10`, `folder:/data/birds`.
+        split: the part of the data set that it holds.
+        size: number of examples N.
+        image_shape: (H, W, 3).
+        labels: int32 [N], or None when unlabelled.
+        class_names: one name a class, or None when there are none.
+        num_classes: 0 when unlabelled.
+        array: uint8 [N, H, W, 3], read-only, when the whole source is in memory; else None.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        size: int,
+        labels: np.ndarray | None = None,
+        class_names: list[str] | None = None,
+        num_classes: int = 0,
+    ) -> None:
+        self.name = request.spec
+        self.split = request.split
+        self.size = size
+        self.image_shape = (request.image_size, request.image_size, 3)
+        self.array: np.ndarray | None = None
+        self.labels: np.ndarray | None = None
+        self.class_names: list[str] | None = None
+        self.num_classes = 0
+        if size < 1:
+            raise UserError(f"{self.name}: split '{self.split}' holds no images")
+        if labels is not None:
+            self.num_classes = len(class_names) if class_names else num_classes
+            self.class_names = class_names
+            self.labels = self._checked(labels)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether `array` holds the whole source."""
+        return self.array is not None
+
+    @abc.abstractmethod
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """The images at `indices` ([n], any order, repeats allowed): uint8 [n, H, W, 3]."""
+
+    def images(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """The images `start` ... `stop - 1` (clipped like a slice): uint8 [n, H, W, 3]."""
+        return self.take(np.arange(*slice(start, stop).indices(self.size)))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        kept = "in memory" if self.in_memory else "streamed"
+        classes = f"{self.num_classes} classes" if self.num_classes else "unlabelled"
+        return f"<{self.name} ({self.split}): {self.size} images, {classes}, {kept}>"
+
+    def _checked(self, labels: np.ndarray) -> np.ndarray:
+        if labels.shape != (self.size,):
+            raise UserError(
+                f"{self.name}: {self.size} images but labels of shape {list(labels.shape)} in "
+                f"split '{self.split}': one label an image is needed"
+            )
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= self.num_classes:
+            raise UserError(
+                f"{self.name}: labels go from {low} to {high} in split '{self.split}', but "
+                f"{self.num_classes} classes allow 0 to {self.num_classes - 1}"
+            )
+        labels = labels.astype(np.int32)
+        labels.setflags(write=False)
+        return labels
+
+
+class ArraySource(Source):
+    """A source whose images are one uint8 array [N, H, W, 3], in memory or mapped from a file.
+
+    Args:
+        request: what was asked for.
+        images: uint8 [N, H, W, 3]; a `np.memmap` stays on disk.
+        order: int [N]: example i is `images[order[i]]`; None when they are in order already.
+        labels: int [N] in the order of the examples, or None.
+        class_names: one name a class, or None.
+        num_classes: needed when there are labels without `class_names`.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        images: np.ndarray,
+        *,
+        order: np.ndarray | None = None,
+        labels: np.ndarray | None = None,
+        class_names: list[str] | None = None,
+        num_classes: int = 0,
+    ) -> None:
+        super().__init__(
+            request,
+            size=len(images),
+            labels=labels,
+            class_names=class_names,
+            num_classes=num_classes,
+        )
+        self._images = images
+        self._order = order
+        if not isinstance(images, np.memmap):
+            self._images = images if order is None else images[order]
+            self._order = None
+            self._images.setflags(write=False)
+            self.array = self._images
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """The images at `indices`: uint8 [n, H, W, 3]."""
+        if self._order is not None:
+            indices = self._order[indices]
+        return np.asarray(np.take(self._images, indices, axis=0))
+
+    def images(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """The images `start` ... `stop - 1`; a read-only view where they are in memory."""
+        return self.array[start:stop] if self.array is not None else super().images(start, stop)

@@ -1,0 +1,118 @@
+"""Decoded images on disk, for data sets that are too large for memory and cannot be indexed."""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tfvmf.errors import UserError
+
+_GIB = 2**30
+
+
+def cache_dir() -> pathlib.Path:
+    """Where decoded images are kept: $TFVMF_CACHE, or `~/.cache/tfvmf`."""
+    return pathlib.Path(os.environ.get("TFVMF_CACHE") or "~/.cache/tfvmf").expanduser()
+
+
+def load_or_build(
+    identity: dict[str, Any],
+    shape: tuple[int, int, int, int],
+    *,
+    chunks: Callable[[], Iterable[np.ndarray]],
+    columns: Callable[[], dict[str, np.ndarray]],
+) -> tuple[np.memmap, dict[str, np.ndarray]]:
+    """Images and columns (labels, order) of a data set; builds the cache when there is none.
+
+    A cache is a folder that appears under its name only when it is complete. Processes that want
+    the same one at the same time wait for the first to build it.
+
+    Args:
+        identity: JSON values that tell this cache from all others.
+        shape: [N, H, W, 3] of the images.
+        chunks: makes an iterator of uint8 [n, H, W, 3] that add up to N images.
+        columns: called after the last chunk; small arrays to keep beside the images.
+
+    Returns:
+        The images as a read-only memory map, and the columns.
+    """
+    text = json.dumps({**identity, "shape": shape}, sort_keys=True)
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", str(identity.get("name", "images"))).strip("-")
+    folder = cache_dir() / f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(folder.with_suffix(".lock")):
+            if not _complete(folder, text, shape):
+                _build(folder, text, shape, chunks=chunks, columns=columns)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot write the image cache: {error.strerror or error}; set TFVMF_CACHE "
+            "to a folder with room"
+        ) from error
+    images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
+    with np.load(folder / "columns.npz", allow_pickle=False) as stored:
+        return images, dict(stored)
+
+
+def _complete(folder: pathlib.Path, text: str, shape: tuple[int, ...]) -> bool:
+    """Whether the folder holds this data set, whole."""
+    try:
+        if (folder / "identity.json").read_text(encoding="utf-8") != text:
+            return False
+        # Also refuses a file that is shorter than its header says.
+        images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
+        with np.load(folder / "columns.npz", allow_pickle=False) as stored:
+            columns = dict(stored)
+    except (OSError, ValueError, EOFError):
+        return False
+    lengths = {len(column) for column in columns.values()}
+    return images.shape == shape and images.dtype == np.uint8 and lengths <= {shape[0]}
+
+
+def _build(
+    folder: pathlib.Path,
+    text: str,
+    shape: tuple[int, int, int, int],
+    *,
+    chunks: Callable[[], Iterable[np.ndarray]],
+    columns: Callable[[], dict[str, np.ndarray]],
+) -> None:
+    needed, free = int(np.prod(shape)), shutil.disk_usage(folder.parent).free
+    if needed > free:
+        raise UserError(
+            f"{folder.parent}: the decoded images need {needed / _GIB:.1f} GiB and "
+            f"{free / _GIB:.1f} GiB are free; set TFVMF_CACHE to a folder with room"
+        )
+    partial = folder.with_suffix(".partial")
+    for old in (partial, folder):
+        shutil.rmtree(old, ignore_errors=True)
+    partial.mkdir()
+    try:
+        # Written as a file and not through a memory map: a full disk is then an error to catch.
+        with open(partial / "images.npy", "wb") as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for chunk in chunks():
+                file.write(chunk.tobytes())
+        np.savez(partial / "columns.npz", **columns())  # type: ignore[arg-type]
+        (partial / "identity.json").write_text(text, encoding="utf-8")
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _lock(path: pathlib.Path) -> Iterator[None]:
+    """Held by one process at a time; the system releases it when the process ends."""
+    import fcntl
+
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

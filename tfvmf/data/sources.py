@@ -1,0 +1,81 @@
+"""Where images come from: `load('digits', 'train')`, and the registry of all kinds of sources."""
+
+import difflib
+import os
+from collections.abc import Callable
+
+from tfvmf.data import digits, folder, npz, tfds_source
+from tfvmf.data.base import ArraySource, Request, Source
+from tfvmf.errors import UserError
+
+__all__ = ["MEMORY_LIMIT", "SOURCES", "ArraySource", "Request", "Source", "load"]
+
+MEMORY_LIMIT = 2 * 2**30
+
+# What stands before the colon of a spec. A new source is a function of a Request, and a line here.
+SOURCES: dict[str, Callable[[Request], Source]] = {
+    "digits": digits.load,
+    "folder": folder.load,
+    "npz": npz.load,
+    "tfds": tfds_source.load,
+}
+
+
+def load(
+    spec: str,
+    split: str = "train",
+    *,
+    data_dir: str = "",
+    image_size: int = 32,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Source:
+    """Opens a source of images and checks it, so that training does not start on broken data.
+
+    Args:
+        spec: `digits`; the name of an image data set of tensorflow-datasets (`cifar10`,
+            `name/config`, `name:1.0.0`, or `tfds:name` for one that is called like a scheme);
+            `folder:/path`; `npz:/path`.
+        split: `train`, `test` or `all`; with TFDS any split expression, such as `train[:45000]`.
+        data_dir: where TFDS data sets are prepared; by default TFDS's own folder.
+        image_size: images are returned as [image_size, image_size, 3].
+        memory_limit: bytes; larger sets stay on disk.
+
+    Returns:
+        A Source; its images are uint8 RGB.
+
+    Raises:
+        UserError: anything the user can mend; the message names the file or the spec.
+    """
+    if not isinstance(image_size, int) or isinstance(image_size, bool) or image_size < 8:
+        raise UserError(f"image_size={image_size!r}: needed is a whole number of pixels, 8 or more")
+    if memory_limit < 0:
+        raise UserError(f"memory_limit={memory_limit}: needed is a number of bytes, 0 or more")
+    scheme, _, target = spec.partition(":")
+    if scheme not in SOURCES:
+        if not tfds_source.NAME.fullmatch(spec):
+            raise UserError(f"'{spec}': unknown source; {_advice(spec)}")
+        scheme, target = "tfds", spec
+    return SOURCES[scheme](
+        Request(
+            spec=spec,
+            target=target,
+            split=split,
+            data_dir=data_dir,
+            image_size=image_size,
+            memory_limit=memory_limit,
+        )
+    )
+
+
+def _advice(spec: str) -> str:
+    """What the user may have meant."""
+    path = os.path.expanduser(spec)
+    if spec.endswith(".npz"):
+        return f"did you mean 'npz:{spec}'?"
+    if "/" in spec and os.path.isdir(path):
+        return f"did you mean 'folder:{spec}'?"
+    scheme, colon, target = spec.partition(":")
+    close = difflib.get_close_matches(scheme, list(SOURCES), n=1)
+    if close:
+        return f"did you mean '{close[0]}{colon}{target}'?"
+    return "known are digits, folder:/path, npz:/path and the names of TFDS data sets"
