@@ -34,5 +34,5 @@ setuptools.setup(
         "tf-keras>=2.20,<2.22",
         "tqdm>=4.66",
     ],
-    extras_require={"test": TEST, "dev": DEV},
+    extras_require={"test": TEST, "dev": DEV, "corruptions": ["imagecorruptions"]},
 )

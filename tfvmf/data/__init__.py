@@ -1,0 +1,22 @@
+"""Data: sources of images, views of them, corruptions.
+
+Sources and corruptions work without TensorFlow, so `Augmentation` loads when first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tfvmf.data.base import Source
+from tfvmf.data.sources import load as load_source
+
+if TYPE_CHECKING:
+    from tfvmf.data.augment import Augmentation
+
+__all__ = ["Augmentation", "Source", "load_source"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Augmentation":
+        from tfvmf.data.augment import Augmentation
+
+        return Augmentation
+    raise AttributeError(f"module 'tfvmf.data' has no attribute {name!r}")

@@ -1,0 +1,242 @@
+"""Corrupted images on disk, in the layout of the official CIFAR-10-C archive.
+
+One file for each corruption, `brightness.npy`, uint8 [5 N, H, H, 3]: the N images at severity 1,
+then the same images in the same order at severity 2, and so on; and `labels.npy` [5 N]. Reading
+works on directories of the official archive and on what `write_cache` writes. The latter also
+hold `generated.json`, which says what was made from what and which files are complete.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfvmf.data import corruptions
+from tfvmf.data.corruptions import npy
+from tfvmf.data.corruptions.draws import Images
+from tfvmf.errors import UserError
+
+_LEVELS = len(corruptions.SEVERITIES)
+_LABELS = "labels.npy"
+_MANIFEST = "generated.json"
+_CHUNK = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class CorruptedImages:
+    """The images of one corruption, mapped from its file: call it with a severity."""
+
+    name: str
+    path: pathlib.Path
+    rows: Images
+
+    def __len__(self) -> int:
+        """N, the number of images at each severity."""
+        return len(self.rows) // _LEVELS
+
+    def __call__(self, severity: int) -> Images:
+        """The images at a severity of 1 to 5: uint8 [N, H, H, 3], read from disk when used."""
+        corruptions.check_severity(severity)
+        return self.rows[(severity - 1) * len(self) : severity * len(self)]
+
+
+def write_cache(
+    directory: str | os.PathLike[str],
+    images: Images,
+    labels: npt.NDArray[np.integer],
+    *,
+    names: Sequence[str] = corruptions.CORRUPTIONS,
+    seed: int = 0,
+    progress: Callable[[int], object] | None = None,
+) -> None:
+    """Corrupts images at all severities and writes them in the official layout.
+
+    A file appears under its name when it is complete. Called again with the same images and seed,
+    what is complete is kept: an interrupted run continues. Memory: a thousand images, not 5 N.
+
+    Args:
+        directory: is made if missing; official files in it are never overwritten.
+        images: uint8 [N, H, H, 3].
+        labels: integers [N].
+        names: which corruptions.
+        seed: of the random numbers.
+        progress: called with the number of corrupted images since its last call.
+
+    Raises:
+        UserError: if images or labels have another form, or the directory cannot be used.
+    """
+    names = [corruptions.canonical_name(name) for name in names]
+    corruptions.check_images(images)
+    if len(images) == 0:
+        raise UserError("there are no images to corrupt: at least one is needed")
+    labels = np.asarray(labels)
+    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
+        raise UserError(
+            f"labels are {labels.dtype} {list(labels.shape)}: {len(images)} images need integers"
+            f" [{len(images)}]"
+        )
+    place = pathlib.Path(directory)
+    _refuse_foreign(place)
+    manifest = {
+        "source": corruptions.SOURCE,
+        "frost": corruptions.frost_source(),
+        "seed": seed,
+        "images": len(images),
+        "clean_sha256": _digest(images, labels),
+    }
+    old = _read_manifest(place) or {}
+    complete = old.pop("complete", [])
+    if old != manifest:
+        complete = []
+    tell = progress or (lambda count: None)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        _write_manifest(place, manifest, complete)
+        repeated = np.tile(labels, _LEVELS)
+        if repeated.min() >= 0 and repeated.max() <= 255:
+            repeated = repeated.astype(np.uint8)
+        npy.write_rows(place / _LABELS, repeated.shape, repeated.dtype, [repeated])
+        for name in names:
+            if name in complete and (place / f"{name}.npy").is_file():
+                tell(_LEVELS * len(images))
+                continue
+            shape = (_LEVELS * len(images), *images.shape[1:])
+            chunks = _corrupted_chunks(images, name, seed, tell)
+            npy.write_rows(place / f"{name}.npy", shape, np.dtype(np.uint8), chunks)
+            complete = [*complete, name]
+            _write_manifest(place, manifest, complete)
+    except OSError as error:
+        raise UserError(f"cannot write {error.filename or place}: {error.strerror}") from error
+
+
+def open_cache(
+    directory: str | os.PathLike[str], name: str, *, expected_images: int | None = None
+) -> CorruptedImages:
+    """Opens one corruption of an official or generated directory, without reading it.
+
+    Args:
+        directory: with `<name>.npy` in it.
+        name: of the corruption; TFDS's names are understood.
+        expected_images: N; without it any multiple of five rows is taken.
+
+    Returns:
+        A callable: severity -> uint8 [N, H, H, 3].
+
+    Raises:
+        UserError: naming the file, what is wrong with it and what would be right.
+    """
+    name = corruptions.canonical_name(name)
+    place = pathlib.Path(directory)
+    path = place / f"{name}.npy"
+    rows = npy.map_rows(path)
+    manifest = _read_manifest(place)
+    if manifest is not None and name not in manifest.get("complete", []):
+        raise UserError(f"{path} is left from another or interrupted run: generate it again")
+    if (
+        rows.dtype != np.uint8
+        or rows.ndim != 4
+        or rows.shape[1] != rows.shape[2]
+        or rows.shape[3] != 3
+    ):
+        raise UserError(
+            f"{path} holds {rows.dtype} {list(rows.shape)}: it must be uint8 [5 N, H, H, 3]"
+        )
+    _check_rows(path, len(rows), expected_images)
+    return CorruptedImages(name, path, rows)
+
+
+def open_labels(
+    directory: str | os.PathLike[str], *, expected_images: int | None = None
+) -> npt.NDArray[np.int64]:
+    """Reads `labels.npy`: int64 [N], one for each image.
+
+    Raises:
+        UserError: if it is missing, of another form, or not the same at all severities.
+    """
+    path = pathlib.Path(directory) / _LABELS
+    labels = npy.map_rows(path)
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise UserError(
+            f"{path} holds {labels.dtype} {list(labels.shape)}: it must be integers [5 N]"
+        )
+    _check_rows(path, len(labels), expected_images)
+    by_severity = labels.reshape(_LEVELS, -1).astype(np.int64)
+    if (by_severity != by_severity[0]).any():
+        raise UserError(
+            f"{path} differs between severities: all images of severity 1 come first, then the same"
+            " images in the same order at severity 2, ..."
+        )
+    return by_severity[0]
+
+
+def cache_source(directory: str | os.PathLike[str]) -> str:
+    """What the files are, for the report: generated by us, or the user's own."""
+    manifest = _read_manifest(pathlib.Path(directory))
+    if manifest is None:
+        return ".npy files in the layout of CIFAR-10-C"
+    return f"{manifest['source']} (seed {manifest['seed']}; frost: {manifest['frost']})"
+
+
+def _corrupted_chunks(
+    images: Images, name: str, seed: int, tell: Callable[[int], object]
+) -> Iterator[Images]:
+    for severity in corruptions.SEVERITIES:
+        for start in range(0, len(images), _CHUNK):
+            chunk = np.asarray(images[start : start + _CHUNK])
+            yield corruptions.corrupt(chunk, name, severity, seed, first_index=start)
+            tell(len(chunk))
+
+
+def _write_manifest(place: pathlib.Path, manifest: dict[str, Any], complete: list[str]) -> None:
+    with npy.replacing(place / _MANIFEST) as file:
+        file.write(json.dumps({**manifest, "complete": complete}, indent=1).encode())
+
+
+def _read_manifest(place: pathlib.Path) -> dict[str, Any] | None:
+    path = place / _MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if not {"source", "seed", "frost"} <= manifest.keys():
+            raise ValueError("keys are missing")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} cannot be read ({error}): remove it and generate again") from error
+    return manifest
+
+
+def _refuse_foreign(place: pathlib.Path) -> None:
+    if place.exists() and not place.is_dir():
+        raise UserError(f"{place} is a file: the corrupted images need a directory")
+    if _read_manifest(place) is not None:
+        return
+    for name in (*corruptions.ALL_CORRUPTIONS, "labels"):
+        if (place / f"{name}.npy").exists():
+            raise UserError(
+                f"{place} holds a {name}.npy that was not generated here: choose another directory"
+            )
+
+
+def _check_rows(path: pathlib.Path, rows: int, expected_images: int | None) -> None:
+    if expected_images is None:
+        if rows == 0 or rows % _LEVELS:
+            raise UserError(f"{path} has {rows:,} rows: 5 severities need a multiple of 5")
+    elif rows != _LEVELS * expected_images:
+        raise UserError(
+            f"{path} has {rows:,} rows: 5 severities of {expected_images:,} images need"
+            f" {_LEVELS * expected_images:,}"
+        )
+
+
+def _digest(images: Images, labels: npt.NDArray[np.integer]) -> str:
+    digest = hashlib.sha256(repr(images.shape).encode())
+    for start in range(0, len(images), _CHUNK):
+        digest.update(np.ascontiguousarray(images[start : start + _CHUNK]).data)
+    digest.update(labels.astype(np.int64).data)
+    return digest.hexdigest()

@@ -1,0 +1,130 @@
+"""Textures of ice for the frost corruption.
+
+The published generator blends in photographs of frost. The `imagecorruptions` wheel ships them:
+when it is installed (extra `corruptions`) they are read from its files, without importing it.
+Otherwise textures are made here, with the brightness, colour, deviation and gradient of the
+photographs.
+"""
+
+import functools
+import importlib.util
+import pathlib
+
+import numpy as np
+from PIL import Image
+from scipy import ndimage, spatial
+
+from tfvmf.data.corruptions.draws import Floats, Images
+
+# The published program draws from the first five of its six photographs.
+_PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
+# It shrinks them to a fifth: with that factor, linear resizing picks every fifth pixel.
+_SHRINK = 5
+
+# Of the shrunk photographs: mean colour, standard deviation and mean absolute gradient of the
+# brightness. The second and third are the same picture.
+_STATISTICS = (
+    ((78, 149, 166), 18.0, 11.5),
+    ((201, 205, 214), 22.0, 14.4),
+    ((201, 205, 214), 22.0, 14.4),
+    ((138, 153, 166), 29.3, 21.9),
+    ((112, 123, 135), 43.0, 29.2),
+)
+_MADE_SIZE = (120, 180)
+_CRYSTALS = 60
+_DIRECTIONS = 12
+
+
+def frost_source() -> str:
+    """Where frost comes from on this machine, for the report."""
+    if _photographs_directory() is not None:
+        return "photographs of the imagecorruptions package"
+    return "procedural ice texture"
+
+
+def textures(side: int) -> tuple[Images, ...]:
+    """Five textures, uint8 [h, w, 3] each, with h and w above `side`.
+
+    A texture that is too small is continued by its mirror image.
+    """
+    return _textures(_photographs_directory(), side)
+
+
+def _photographs_directory() -> pathlib.Path | None:
+    """Finds the package's files; importing it would need OpenCV, scikit-image and Numba."""
+    spec = importlib.util.find_spec("imagecorruptions")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        directory = pathlib.Path(place) / "frost"
+        if all((directory / name).is_file() for name in _PHOTOGRAPHS):
+            return directory
+    return None
+
+
+@functools.cache
+def _textures(directory: pathlib.Path | None, side: int) -> tuple[Images, ...]:
+    if directory is None:
+        found = [_make(number) for number in range(len(_STATISTICS))]
+    else:
+        found = [_read(directory / name) for name in _PHOTOGRAPHS]
+    return tuple(_continue(texture, side + 1) for texture in found)
+
+
+def _read(path: pathlib.Path) -> Images:
+    with Image.open(path) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    middle = _SHRINK // 2
+    return pixels[middle::_SHRINK, middle::_SHRINK]
+
+
+def _continue(texture: Images, least: int) -> Images:
+    height, width = texture.shape[:2]
+    below, beside = max(0, least - height), max(0, least - width)
+    return np.pad(texture, [(0, below), (0, beside), (0, 0)], mode="symmetric")
+
+
+def _make(number: int) -> Images:
+    """Clouds plus needles of ice: brightness = mean + s (sqrt(1 - a^2) clouds + a needles).
+
+    Both fields have unit deviation; the share a of the needles is chosen for the gradient.
+
+    Returns:
+        uint8 [h, w, 3].
+    """
+    colour, deviation, gradient = _STATISTICS[number]
+    rng = np.random.Generator(np.random.Philox(key=number))
+    needles = _needles(rng)
+    clouds = _unit(ndimage.gaussian_filter(rng.standard_normal(_MADE_SIZE), 10, mode="wrap"))
+    share = min(1.0, gradient / (deviation * np.abs(np.diff(needles, axis=1)).mean()))
+    height = np.sqrt(1 - share**2) * clouds + share * needles
+    pixels = np.array(colour) + deviation * height[..., None]
+    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+
+
+def _needles(rng: np.random.Generator) -> Floats:
+    """Crystals, the cells of a Voronoi diagram, each with fine streaks in a direction of its own.
+
+    Returns:
+        [h, w], mean 0 and deviation 1.
+    """
+    height, width = _MADE_SIZE
+    noise = rng.standard_normal(_MADE_SIZE)
+    reach = np.arange(-2, 3)
+    streaks = []
+    for turn in np.arange(_DIRECTIONS) * np.pi / _DIRECTIONS:
+        line = np.zeros((5, 5))
+        line[
+            np.rint(2 + reach * np.sin(turn)).astype(int),
+            np.rint(2 + reach * np.cos(turn)).astype(int),
+        ] = 1
+        streaks.append(ndimage.correlate(noise, line, mode="wrap"))
+    seeds = rng.uniform(0, _MADE_SIZE, (_CRYSTALS, 2))
+    points = np.indices(_MADE_SIZE).reshape(2, -1).T
+    cell = spatial.cKDTree(seeds).query(points)[1].reshape(height, width)
+    direction = rng.integers(_DIRECTIONS, size=_CRYSTALS)[cell]
+    field = np.take_along_axis(np.stack(streaks), direction[None], axis=0)[0]
+    # Grains between the needles keep the finest detail that photographs have.
+    return _unit(field + 1.5 * rng.standard_normal(_MADE_SIZE))
+
+
+def _unit(field: Floats) -> Floats:
+    return (field - field.mean()) / field.std()

@@ -1,0 +1,195 @@
+"""Spatter: drops of water on the lens at severities 1 to 3, of mud at 4 and 5.
+
+The water needs an edge detector, a distance transform and a histogram equalisation. They are
+written here for whole batches of small images, in the form that this one corruption needs.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from tfvmf.data.corruptions import filters
+from tfvmf.data.corruptions.draws import Draws, Floats, Images
+
+Masks = npt.NDArray[np.bool_]
+
+# The liquid: mean, deviation and blur of the noise it is made of, threshold of a drop; then for
+# water its strength, for mud the blur of its mask.
+_LIQUID = (
+    (0.62, 0.1, 0.7, 0.70, 0.5),
+    (0.65, 0.1, 0.8, 0.70, 0.5),
+    (0.65, 0.3, 1.0, 0.69, 0.5),
+    (0.65, 0.1, 0.7, 0.69, 0.6),
+    (0.65, 0.1, 0.5, 0.68, 0.6),
+)
+_FIRST_MUD = 4
+_WATER_COLOUR = np.array([175, 238, 238], np.float32)
+_MUD_COLOUR = np.array([63, 42, 20], np.float32)
+_EDGE_LOW, _EDGE_HIGH = 50, 150
+_FARTHEST = 20
+_BOX = np.full((3, 3), 1 / 9, np.float32)
+# Light from the upper left, which gives the drops a bright and a dark side.
+_RELIEF = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)
+
+
+def _metric() -> Floats:
+    """Borgefors' distance of 5 x 5 steps for offsets of 0 to `_FARTHEST` + 1 both ways.
+
+    The shortest way in steps along a row (length 1), diagonal (1.4) and of a knight (2.1969): the
+    approximation of the Euclidean distance that the published program uses. With p >= q the two
+    offsets, it is p + 0.1969 q if p >= 2 q, otherwise 2.1969 (p - q) + 1.4 (2 q - p).
+    """
+    offsets = np.arange(_FARTHEST + 2)
+    p = np.maximum(offsets[:, None], offsets)
+    q = np.minimum(offsets[:, None], offsets)
+    ways = np.where(p >= 2 * q, p + 0.1969 * q, 2.1969 * (p - q) + 1.4 * (2 * q - p))
+    return ways.astype(np.float32)
+
+
+_METRIC = _metric()
+
+
+def spatter(images: Images, severity: int, draws: Draws) -> Floats:
+    """Water: x + s m colour; mud: (1 - m) x + m colour, with m the mask of the drops in [0, 1].
+
+    Args:
+        images: uint8 [N, H, H, 3].
+        severity: 1 to 5.
+        draws: of these images.
+
+    Returns:
+        float32 [N, H, H, 3] on the 0 to 255 scale.
+    """
+    mean, deviation, sigma, threshold, last = _LIQUID[severity - 1]
+    side = images.shape[1]
+    liquid = draws.normal((side, side, 1))
+    liquid *= deviation
+    liquid += mean
+    liquid = filters.gaussian_blur(liquid, sigma)
+    drops = liquid >= threshold
+    if severity < _FIRST_MUD:
+        levels = np.minimum(np.where(drops, liquid, 0) * 255, 255).astype(np.uint8)
+        mask = (last * _water(levels[..., 0]))[..., None]
+        return images + mask * _WATER_COLOUR
+    mask = filters.gaussian_blur(drops.astype(np.float32), last)
+    mask[mask < 0.8] = 0
+    return images * (1 - mask) + mask * _MUD_COLOUR
+
+
+def _water(levels: npt.NDArray[np.uint8]) -> Floats:
+    """Shaded drops, brightest point 1: liquid times the relief of the distance to its edges.
+
+    An image without a drop has no brightest point and stays dry.
+
+    Args:
+        levels: uint8 [N, H, H], 0 where there is no liquid.
+
+    Returns:
+        float32 [N, H, H] in [0, 1].
+    """
+    distance = np.minimum(_distance(_edges(levels)), _FARTHEST)
+    depth = _equalise(filters.correlate(distance, _BOX).astype(np.uint8))
+    relief = np.clip(filters.correlate(depth.astype(np.float32), _RELIEF), 0, 255)
+    shaded = levels * np.rint(filters.correlate(relief, _BOX))
+    brightest = shaded.max(axis=(1, 2), keepdims=True)
+    return shaded / np.maximum(brightest, 1)
+
+
+def _edges(levels: npt.NDArray[np.uint8]) -> Masks:
+    """Canny's edges: thin ridges of the gradient above 150, and those above 50 that touch them.
+
+    Args:
+        levels: uint8 [N, H, W].
+
+    Returns:
+        bool [N, H, W].
+    """
+    padded = np.pad(levels, [(0, 0), (1, 1), (1, 1)], mode="edge").astype(np.int32)
+    across = padded[:, :, 2:] - padded[:, :, :-2]
+    gx = across[:, :-2] + 2 * across[:, 1:-1] + across[:, 2:]
+    along = padded[:, 2:] - padded[:, :-2]
+    gy = along[:, :, :-2] + 2 * along[:, :, 1:-1] + along[:, :, 2:]
+    size = np.abs(gx) + np.abs(gy)
+
+    height, width = levels.shape[1:]
+    framed = np.pad(size, [(0, 0), (1, 1), (1, 1)])
+
+    def moved(down: int, right: int) -> npt.NDArray[np.int32]:
+        return framed[:, 1 + down : 1 + down + height, 1 + right : 1 + right + width]
+
+    # A ridge is higher than its two neighbours in the direction of the gradient, of four.
+    slope = np.tan(np.pi / 8)
+    flat = np.abs(gy) < slope * np.abs(gx)
+    steep = slope * np.abs(gy) > np.abs(gx)
+    falling = (gx < 0) != (gy < 0)
+    ridge = np.where(
+        falling,
+        (size > moved(-1, 1)) & (size > moved(1, -1)),
+        (size > moved(-1, -1)) & (size > moved(1, 1)),
+    )
+    ridge = np.where(steep, (size > moved(-1, 0)) & (size >= moved(1, 0)), ridge)
+    ridge = np.where(flat, (size > moved(0, -1)) & (size >= moved(0, 1)), ridge)
+
+    weak = ridge & (size > _EDGE_LOW)
+    strong = ridge & (size > _EDGE_HIGH)
+    while True:
+        grown = weak & _dilate(strong)
+        if grown.sum() == strong.sum():
+            return strong
+        strong = grown
+
+
+def _dilate(mask: Masks) -> Masks:
+    """A pixel is set if it or one of its eight neighbours is, bool [N, H, W]."""
+    wide = mask.copy()
+    wide[:, :, 1:] |= mask[:, :, :-1]
+    wide[:, :, :-1] |= mask[:, :, 1:]
+    grown = wide.copy()
+    grown[:, 1:] |= wide[:, :-1]
+    grown[:, :-1] |= wide[:, 1:]
+    return grown
+
+
+def _distance(edges: Masks) -> Floats:
+    """Distance to the nearest edge pixel up to `_FARTHEST`, in the metric of `_METRIC`.
+
+    First along rows; then, as the metric grows with the distance along a row, the nearest pixel
+    is d = min over rows of metric(offset of the row, distance in that row).
+
+    Args:
+        edges: bool [N, H, W].
+
+    Returns:
+        float32 [N, H, W]; anything above `_FARTHEST` means farther than that.
+    """
+    reach = _FARTHEST + 1
+    row = np.where(edges, np.uint8(0), np.uint8(reach))
+    for column in range(1, row.shape[2]):
+        np.minimum(row[:, :, column], row[:, :, column - 1] + 1, out=row[:, :, column])
+    for column in range(row.shape[2] - 2, -1, -1):
+        np.minimum(row[:, :, column], row[:, :, column + 1] + 1, out=row[:, :, column])
+    nearest = _METRIC[0].take(row)
+    for offset in range(1, min(reach, edges.shape[1])):
+        beyond = _METRIC[offset].take(row)
+        np.minimum(nearest[:, offset:], beyond[:, :-offset], out=nearest[:, offset:])
+        np.minimum(nearest[:, :-offset], beyond[:, offset:], out=nearest[:, :-offset])
+    return nearest
+
+
+def _equalise(levels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Histogram equalisation of each image; the darkest level becomes 0, the brightest 255.
+
+    Args:
+        levels: uint8 [N, H, W], at most `_FARTHEST`.
+
+    Returns:
+        uint8 [N, H, W]; an image of one level stays as it is.
+    """
+    count, bins = len(levels), _FARTHEST + 1
+    bin_of = levels.reshape(count, -1) + bins * np.arange(count)[:, None]
+    histogram = np.bincount(bin_of.ravel(), minlength=bins * count).reshape(count, bins)
+    below = histogram.cumsum(axis=1)
+    pixels = below[:, -1:]
+    darkest = np.take_along_axis(histogram, (histogram > 0).argmax(axis=1)[:, None], axis=1)
+    table = np.rint((below - darkest) * (255 / np.maximum(pixels - darkest, 1)))
+    table = np.where(darkest == pixels, np.arange(bins), np.clip(table, 0, 255))
+    return table.astype(np.uint8).ravel()[bin_of].reshape(levels.shape)
