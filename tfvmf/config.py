@@ -1,0 +1,149 @@
+"""Every setting of a run, its default and its bounds. Nothing here needs TensorFlow."""
+
+import ml_collections
+
+from tfvmf.errors import UserError
+
+STRATEGIES = ("default", "mirrored", "multi_worker")
+OPTIMIZERS = ("adam", "sgd", "lars")
+PRECISIONS = ("float32", "mixed_bfloat16")
+
+
+def default_config() -> ml_collections.ConfigDict:
+    """The paper's settings, on the embedded digits; `configs/` holds what differs."""
+    return ml_collections.ConfigDict(
+        {
+            "name": "default",  # the run directory's first word
+            "method": "simclr_vmf",
+            "strategy": "default",
+            "seed": 0,
+            "epochs": 100,
+            "batch_size": 256,  # images, over all replicas; each becomes two views
+            "precision": "float32",
+            "data": {
+                "source": "digits",  # digits, a TFDS name, folder:/path or npz:/path
+                "train_split": "train",
+                "eval_split": "test",
+                "eval_source": "",  # labelled data for monitor and suites; "" is `source`
+                "data_dir": "",  # where TFDS finds prepared data sets
+                "image_size": 32,
+                "memory_limit_gib": 2.0,  # larger sets are read from disk as they are needed
+            },
+            "augment": {  # what each means: tfvmf.data.Augmentation
+                "crop_min": 0.2,  # shares of the area
+                "crop_max": 1.0,
+                "ratio_min": 3 / 4,
+                "ratio_max": 4 / 3,
+                "flip": 0.5,  # a probability, as is blur
+                "brightness": 0.3,  # strengths of the colour jitter
+                "contrast": 0.3,
+                "saturation": 0.3,
+                "hue": 0.1,
+                "jitter_probability": 0.8,
+                "grey_probability": 0.2,
+                "blur": 0.0,
+                "blur_sigma_min": 0.1,
+                "blur_sigma_max": 2.0,
+                "noise": 0.0,  # the greatest standard deviation
+                "noise_probability": 1.0,
+            },
+            "model": {
+                "backbone": "resnet18",
+                "width": 64,
+                "stem": "cifar",
+                "dimension": 128,
+                "hidden": 512,
+            },
+            "simclr": {"temperature": 0.5},
+            "concentration": {"align_weight": 0.05, "penalty_weight": 0.005},
+            "optimizer": {
+                "name": "adam",
+                "learning_rate": 1e-3,
+                "momentum": 0.9,  # of sgd and lars
+                "weight_decay": 1e-6,  # decoupled; not on biases and norms
+                "warmup_epochs": 10.0,
+            },
+            "monitor": {
+                "every_epochs": 5.0,  # 0 switches the monitor off
+                "neighbours": 20,
+                "bank_images": 10_000,  # labelled images that vote, and images that are classified
+                "query_images": 2_000,
+            },
+            "checkpoint": {"every_epochs": 1.0, "keep": 3},
+            "log_every_steps": 10,
+        }
+    )
+
+
+def validate(config: ml_collections.ConfigDict) -> None:
+    """Raises a UserError that names the first setting that cannot be meant."""
+    for key, choices in (
+        ("strategy", STRATEGIES),
+        ("precision", PRECISIONS),
+        ("optimizer.name", OPTIMIZERS),
+        ("model.backbone", ("resnet18", "resnet34", "resnet50")),
+        ("model.stem", ("cifar", "imagenet")),
+    ):
+        value = _get(config, key)
+        if value not in choices:
+            raise UserError(f"--config.{key}={value} is unknown: use one of {', '.join(choices)}")
+    for key, low in (
+        ("epochs", 1),
+        ("batch_size", 2),
+        ("seed", 0),
+        ("log_every_steps", 1),
+        ("data.image_size", 8),
+        ("data.memory_limit_gib", 0),
+        ("model.width", 1),
+        ("model.dimension", 2),
+        ("model.hidden", 1),
+        ("concentration.align_weight", 0),
+        ("concentration.penalty_weight", 0),
+        ("optimizer.learning_rate", 0),
+        ("optimizer.momentum", 0),
+        ("optimizer.weight_decay", 0),
+        ("optimizer.warmup_epochs", 0),
+        ("monitor.every_epochs", 0),
+        ("monitor.neighbours", 1),
+        ("monitor.bank_images", 1),
+        ("monitor.query_images", 1),
+        ("checkpoint.every_epochs", 0.001),
+        ("checkpoint.keep", 1),
+    ):
+        value = _get(config, key)
+        if not value >= low:  # also refuses NaN
+            raise UserError(f"--config.{key}={value} is too small: use at least {low}")
+    if not config.simclr.temperature > 0:
+        raise UserError(
+            f"--config.simclr.temperature={config.simclr.temperature} must be above 0 "
+            "(the paper: 0.5)"
+        )
+
+
+def _get(config: ml_collections.ConfigDict, key: str) -> str | float:
+    for part in key.split("."):
+        config = config[part]
+    return config
+
+
+def differences(
+    old: ml_collections.ConfigDict, new: ml_collections.ConfigDict
+) -> dict[str, tuple[object, object]]:
+    """Settings in which two configurations differ: {dotted key: (old, new)}."""
+    flat_old, flat_new = flatten(old), flatten(new)
+    return {
+        key: (flat_old.get(key), flat_new.get(key))
+        for key in sorted({*flat_old, *flat_new})
+        if flat_old.get(key) != flat_new.get(key)
+    }
+
+
+def flatten(config: ml_collections.ConfigDict, prefix: str = "") -> dict[str, object]:
+    """All settings of a configuration as {dotted key: value}."""
+    flat: dict[str, object] = {}
+    for key, value in config.items():
+        if isinstance(value, ml_collections.ConfigDict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

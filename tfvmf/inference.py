@@ -1,0 +1,48 @@
+"""Running an encoder over many images at the speed of its forward pass, in bounded memory."""
+
+from collections.abc import Callable, Iterator
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfvmf.data.base import Source
+
+Embeddings = dict[str, np.ndarray]
+
+
+class Embedder:
+    """Applies an encoder in inference mode to uint8 images, batch by batch.
+
+    Args:
+        encoder: A model from float images in [0, 1] to a dictionary of tensors [B, ...].
+        batch_size: Images a forward pass.
+    """
+
+    def __init__(self, encoder: keras.Model, *, batch_size: int = 250) -> None:
+        self.batch_size = batch_size
+
+        @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)])
+        def forward(images: tf.Tensor) -> dict[str, tf.Tensor]:
+            return encoder(tf.cast(images, tf.float32) / 255.0, training=False)
+
+        self._forward = forward
+
+    def __call__(self, images: np.ndarray) -> Embeddings:
+        """Embeds uint8 images [N, H, W, 3]; every output is a NumPy array [N, ...]."""
+        return self._run(lambda start, stop: images[start:stop], len(images))
+
+    def source(self, source: Source, *, limit: int | None = None) -> Embeddings:
+        """Embeds the images of a source in its own order, the first `limit` of them."""
+        size = source.size if limit is None else min(limit, source.size)
+        return self._run(source.images, size)
+
+    def _run(self, read: Callable[[int, int], np.ndarray], size: int) -> Embeddings:
+        parts = list(self._batches(read, size))
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _batches(self, read: Callable[[int, int], np.ndarray], size: int) -> Iterator[Embeddings]:
+        # `max`: no images still give one (empty) batch, so that outputs have their shapes.
+        for start in range(0, max(size, 1), self.batch_size):
+            outputs = self._forward(read(start, min(start + self.batch_size, size)))
+            yield {name: value.numpy() for name, value in outputs.items()}
