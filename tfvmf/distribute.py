@@ -31,3 +31,16 @@ def gather(tensor: tf.Tensor) -> tf.Tensor:
     gathered = tf.distribute.get_replica_context().all_gather(tensor, axis=0)
     rows = None if tensor.shape[0] is None else tensor.shape[0] * num_replicas()
     return tf.ensure_shape(gathered, [rows, *tensor.shape[1:]])  # all_gather forgets the shape
+
+
+def stack(tensor: tf.Tensor) -> tf.Tensor:
+    """Stacks a small tensor [...] of every replica to [replicas, ...]; the gradient is exact.
+
+    One sum over the replicas, each of which fills its own row. `gather` moves fewer bytes, but its
+    graph is several times as large, and a network calls this once a normalisation layer.
+    """
+    row = tf.one_hot(replica_id(), num_replicas(), dtype=tensor.dtype)
+    rows = tf.reshape(row, [-1] + [1] * tensor.shape.rank) * tensor[None]
+    if num_replicas() == 1:
+        return rows
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, rows)

@@ -77,7 +77,7 @@ class BatchNorm(keras.layers.Layer):
         mean, variance = tf.nn.moments(values, axes)
         # Variance of the whole = mean of the variances + variance of the means: no E[x^2] - E[x]^2,
         # which loses digits in float32.
-        means, variances = tf.unstack(distribute.gather(tf.stack([mean, variance])[None]), axis=1)
+        means, variances = tf.unstack(distribute.stack(tf.stack([mean, variance])), axis=1)
         mean = tf.reduce_mean(means, axis=0)
         variance = tf.reduce_mean(variances + tf.square(means - mean), axis=0)
 

@@ -1,0 +1,204 @@
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfvmf import training
+from tfvmf.config import default_config
+from tfvmf.errors import UserError
+from tfvmf.training import loop
+
+
+def tiny_config(**changes):
+    config = default_config()
+    config.epochs = 2
+    config.batch_size = 349  # four steps an epoch
+    config.data.image_size = 8
+    config.model.width = 2
+    config.model.dimension = 8
+    config.model.hidden = 8
+    config.optimizer.warmup_epochs = 0.5
+    config.monitor.every_epochs = 1.0
+    config.log_every_steps = 3
+    config.update_from_flattened_dict(changes)
+    return config
+
+
+def weights(workdir):
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(workdir / "checkpoints")))
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if "save_counter" not in name and "OBJECT_GRAPH" not in name
+    }
+
+
+def assert_equal_weights(first, second, **tolerance):
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_allclose(first[name], second[name], err_msg=name, **tolerance)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("finished")
+    training.train(tiny_config(), workdir)
+    return workdir
+
+
+def test_writes_metrics_checkpoints_and_config(finished):
+    lines = training.read_metrics(finished)
+    assert [line["step"] for line in lines if "loss" in line] == [1, 3, 4, 6, 8]
+    last = [line for line in lines if "loss" in line][-1]
+    parts = last["contrastive"] + last["alignment"] + last["penalty"]
+    assert last["loss"] == pytest.approx(parts, abs=1e-4)
+    assert last["kappa"] > 0
+    assert [line["step"] for line in lines if "knn_accuracy" in line] == [4, 8]
+    assert list((finished / "tensorboard").iterdir())
+    assert json.loads((finished / "config.json").read_text())["config"]["epochs"] == 2
+
+
+def test_a_finished_run_stays_as_it_is(finished):
+    before = weights(finished)
+    values = training.train(tiny_config(), finished)
+    assert "knn_accuracy" in values
+    assert_equal_weights(weights(finished), before)
+
+
+class Stop:
+    """Sends this process a signal when the loop asks for its n-th step."""
+
+    def __init__(self, after, signum):
+        self.after, self.signum, self.original = after, signum, loop.make_train_step
+
+    def __call__(self, *arguments, **keywords):
+        step, count = self.original(*arguments, **keywords), 0
+
+        def counted(iterator):
+            nonlocal count
+            count += 1
+            if count == self.after:
+                os.kill(os.getpid(), self.signum)
+            return step(iterator)
+
+        return counted
+
+
+@pytest.mark.parametrize(
+    ("signum", "code", "after"), [(signal.SIGTERM, 143, 3), (signal.SIGINT, 130, 5)]
+)
+def test_a_stopped_run_goes_on_bit_by_bit(
+    finished, tmp_path, monkeypatch, signum, code, after
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "make_train_step", Stop(after, signum))
+        with pytest.raises(training.Interrupted, match=f"after step {after}") as stopped:
+            training.train(tiny_config(), tmp_path)
+    assert stopped.value.exit_code == code
+    training.train(tiny_config(), tmp_path)
+    assert_equal_weights(weights(tmp_path), weights(finished), rtol=0, atol=0)
+    steps = [line["step"] for line in training.read_metrics(tmp_path) if "loss" in line]
+    assert steps == sorted(set(steps))
+
+
+def test_replicas_compute_what_one_device_does(tmp_path, two_replicas, monkeypatch):
+    # Not Adam: it divides by the gradient's size and so makes rounding errors as large as steps.
+    changes = {"batch_size": 348, "epochs": 1, "optimizer.name": "sgd", "log_every_steps": 1}
+    monkeypatch.setattr(loop, "make_strategy", lambda *_, **__: two_replicas)
+    training.train(tiny_config(**changes), tmp_path / "two")
+    monkeypatch.undo()
+    training.train(tiny_config(**changes), tmp_path / "one")
+    one = [line for line in training.read_metrics(tmp_path / "one") if "loss" in line]
+    two = [line for line in training.read_metrics(tmp_path / "two") if "loss" in line]
+    for single, double in zip(one, two, strict=True):
+        assert single["loss"] == pytest.approx(double["loss"], rel=1e-5)
+        assert single["kappa_std"] == pytest.approx(double["kappa_std"], rel=1e-3)
+    assert_equal_weights(weights(tmp_path / "one"), weights(tmp_path / "two"), rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_that_replicas_cannot_share_is_refused(tmp_path, two_replicas, monkeypatch):
+    monkeypatch.setattr(loop, "make_strategy", lambda *_, **__: two_replicas)
+    with pytest.raises(UserError, match="multiple of 2"):
+        training.train(tiny_config(), tmp_path)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
+    training.train(tiny_config(epochs=1), tmp_path)
+    good = weights(tmp_path)
+    original = loop.make_train_step
+
+    def broken(*arguments, **keywords):
+        step, count = original(*arguments, **keywords), 0
+
+        def explode(iterator):
+            nonlocal count
+            count += 1
+            terms = step(iterator)
+            return {**terms, "loss": terms["loss"] * (float("nan") if count == 2 else 1.0)}
+
+        return explode
+
+    monkeypatch.setattr(loop, "make_train_step", broken)
+    with pytest.raises(UserError, match="nan at step 6: lower --config.optimizer.learning_rate"):
+        training.train(tiny_config(epochs=2), tmp_path, force_config=True)
+    assert_equal_weights(weights(tmp_path), good)
+
+
+def test_other_settings_are_refused_in_a_used_directory(finished):
+    with pytest.raises(UserError, match=r"model.width \(2 -> 4\).*--force_config"):
+        training.train(tiny_config(**{"model.width": 4}), finished)
+
+
+def test_the_data_may_move_and_the_devices_change(finished):
+    training.train(tiny_config(**{"data.data_dir": "elsewhere"}), finished)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("method", "simsiam2", "simclr_vmf"),
+        ("strategy", "tpu", "--config.strategy=tpu"),
+        ("model.backbone", "vgg", "resnet18"),
+        ("batch_size", 5000, "use at most 1397"),
+        ("batch_size", 1, "batch_size"),
+        ("epochs", 0, "epochs"),
+        ("optimizer.name", "adamw", "adam, sgd, lars"),
+        ("optimizer.learning_rate", -1.0, "learning_rate"),
+        ("optimizer.learning_rate", float("nan"), "learning_rate"),
+        ("simclr.temperature", 0.0, "temperature"),
+        ("augment.crop_min", 2.0, "crop_min"),
+        ("data.source", "nosuchset", "nosuchset"),
+        ("data.source", "folder:/nowhere", "nowhere"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_named_and_leave_nothing(tmp_path, key, value, message):
+    workdir = tmp_path / "run"
+    with pytest.raises(UserError, match=message):
+        training.train(tiny_config(**{key: value}), workdir)
+    assert not workdir.exists()
+
+
+@pytest.mark.parametrize("method", ["simclr", "supervised"])
+@pytest.mark.parametrize("optimizer", ["sgd", "lars"])
+def test_other_methods_and_optimizers_train(tmp_path, method, optimizer):
+    config = tiny_config(method=method, **{"optimizer.name": optimizer, "epochs": 1})
+    values = training.train(config, tmp_path)
+    assert np.isfinite(values["loss"])
+    assert "kappa" not in values
+    loaded, trained, step = training.load_method(tmp_path)
+    assert (loaded.method, step) == (method, 4)
+    assert set(trained.models) == ({"encoder", "classifier"} if method == "supervised" else {"encoder"})
+
+
+def test_loading_needs_a_run_and_a_checkpoint(finished, tmp_path):
+    with pytest.raises(UserError, match="not a run directory"):
+        training.load_method(tmp_path)
+    (tmp_path / "config.json").write_text((finished / "config.json").read_text())
+    with pytest.raises(UserError, match="no checkpoint"):
+        training.load_method(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        training.load_method(tmp_path)

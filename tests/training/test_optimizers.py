@@ -1,0 +1,86 @@
+import keras
+import ml_collections
+import numpy as np
+import pytest
+
+from tfvmf.training.optimizers import LARS, make_optimizer
+
+
+def settings(**changes):
+    values = {
+        "name": "adam",
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "weight_decay": 0.0,
+        "warmup_epochs": 2.0,
+    }
+    return ml_collections.ConfigDict({**values, **changes})
+
+
+def variables(rng):
+    shapes = {"kernel": (4, 3), "bias": (3,), "gamma": (3,)}
+    return [keras.Variable(rng.normal(size=s), name=n) for n, s in shapes.items()]
+
+
+def test_learning_rate_warms_up_and_falls_along_a_cosine(rng):
+    optimizer = make_optimizer(settings(), variables(rng), steps_per_epoch=5, total_steps=50)
+    rates = []
+    for step in (0, 5, 10, 30, 50):
+        optimizer.iterations.assign(step)
+        rates.append(float(optimizer.learning_rate))
+    assert rates == pytest.approx([0.0, 0.05, 0.1, 0.05, 0.0], abs=1e-6)
+
+
+def test_without_warmup_it_starts_at_the_top(rng):
+    optimizer = make_optimizer(
+        settings(warmup_epochs=0.0), variables(rng), steps_per_epoch=5, total_steps=50
+    )
+    assert float(optimizer.learning_rate) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd", "lars"])
+def test_weight_decay_spares_biases_and_norms(rng, name):
+    weights = variables(rng)
+    before = [np.array(v) for v in weights]
+    optimizer = make_optimizer(
+        settings(name=name, weight_decay=0.5, warmup_epochs=0.0),
+        weights,
+        steps_per_epoch=5,
+        total_steps=50,
+    )
+    optimizer.apply([np.zeros(v.shape, np.float32) for v in weights], weights)
+    kernel, bias, gamma = (np.array(v) for v in weights)
+    assert np.all(np.abs(kernel) < np.abs(before[0]))
+    np.testing.assert_array_equal(bias, before[1])
+    np.testing.assert_array_equal(gamma, before[2])
+
+
+def test_lars_equals_numpy_over_three_steps(rng):
+    kernel, bias = keras.Variable(rng.normal(size=(4, 3))), keras.Variable(rng.normal(size=3))
+    optimizer = LARS(0.2, momentum=0.9, weight_decay=0.01, trust=0.02)
+    optimizer.build([kernel, bias])
+    w, b = np.array(kernel, np.float64), np.array(bias, np.float64)
+    v_w, v_b = np.zeros_like(w), np.zeros_like(b)
+    for _ in range(3):
+        g_w, g_b = rng.normal(size=w.shape), rng.normal(size=b.shape)
+        optimizer.apply([g_w.astype(np.float32), g_b.astype(np.float32)], [kernel, bias])
+        g_w = g_w + 0.01 * w
+        v_w = 0.9 * v_w + 0.2 * 0.02 * np.linalg.norm(w) / np.linalg.norm(g_w) * g_w
+        v_b = 0.9 * v_b + 0.2 * g_b
+        w, b = w - v_w, b - v_b
+    np.testing.assert_allclose(kernel, w, rtol=1e-5)
+    np.testing.assert_allclose(bias, b, rtol=1e-5)
+
+
+def test_lars_leaves_a_layer_without_gradient_or_weights_alone():
+    weight = keras.Variable(np.zeros((2, 2)))
+    optimizer = LARS(0.1)
+    optimizer.build([weight])
+    optimizer.apply([np.zeros((2, 2), np.float32)], [weight])
+    np.testing.assert_array_equal(weight, np.zeros((2, 2)))
+
+
+def test_lars_survives_serialisation():
+    optimizer = LARS(0.3, momentum=0.8, weight_decay=0.1, trust=0.01)
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert (again.momentum, again.decay, again.trust) == (0.8, 0.1, 0.01)

@@ -1,0 +1,91 @@
+"""From a source to the batches of a training run, in an order that only (seed, step) decide."""
+
+import numpy as np
+import tensorflow as tf
+
+from tfvmf.data.base import Source
+from tfvmf.errors import UserError
+
+
+def steps_per_epoch(source: Source, batch_size: int) -> int:
+    """Whole batches in one pass over the source; the rest of the pass is dropped."""
+    if batch_size > source.size:
+        raise UserError(
+            f"--config.batch_size={batch_size} is larger than the {source.size} images of "
+            f"{source.name} ({source.split}): use at most {source.size}"
+        )
+    return source.size // batch_size
+
+
+def check_shares(batch_size: int, replicas: int) -> None:
+    """Refuses a batch that the replicas cannot share equally."""
+    if batch_size % replicas:
+        raise UserError(
+            f"--config.batch_size={batch_size} cannot be shared equally by {replicas} replicas: "
+            f"use a multiple of {replicas}"
+        )
+
+
+def training_batches(
+    source: Source,
+    *,
+    batch_size: int,
+    seed: int,
+    start_step: int = 0,
+    stop_step: int,
+    replicas: int = 1,
+    first_replica: int = 0,
+    local_replicas: int = 1,
+) -> tf.data.Dataset:
+    """Batches of the steps `start_step` ... `stop_step - 1`.
+
+    Each epoch is a new permutation of the source, made from (seed, epoch) alone: a resumed run
+    starts in the middle of one and sees what the uninterrupted run would have seen. A step's batch
+    is cut into `replicas` shares; this pipeline delivers those of `local_replicas` replicas from
+    `first_replica` on, one after the other, so that any number of replicas sees the same batch.
+
+    Returns:
+        A dataset of dictionaries: `image` uint8 [batch_size / replicas, H, W, 3] and `label` int32
+        [batch_size / replicas] (-1 without labels).
+    """
+    check_shares(batch_size, replicas)
+    epoch_steps = steps_per_epoch(source, batch_size)
+    share = batch_size // replicas
+
+    def epoch_indices(epoch: tf.Tensor) -> tf.data.Dataset:
+        order = tf.random.experimental.stateless_shuffle(
+            tf.range(source.size), seed=tf.stack([tf.constant(seed, tf.int64), epoch])
+        )
+        order = tf.reshape(order[: epoch_steps * batch_size], [epoch_steps, replicas, share])
+        mine = order[:, first_replica : first_replica + local_replicas]
+        return tf.data.Dataset.from_tensor_slices(tf.reshape(mine, [-1, share]))
+
+    first_epoch, skipped = divmod(start_step, epoch_steps)
+    last_epoch = -(-stop_step // epoch_steps)
+    dataset = tf.data.Dataset.range(first_epoch, last_epoch).flat_map(epoch_indices)
+    dataset = dataset.skip(skipped * local_replicas)
+    dataset = dataset.take((stop_step - start_step) * local_replicas)
+    dataset = dataset.map(_reader(source), num_parallel_calls=2, deterministic=True)
+    options = tf.data.Options()
+    # Sharded above, by replica: TensorFlow must not shard a second time.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.prefetch(2).with_options(options)
+
+
+def _reader(source: Source):  # noqa: ANN202 - a function from indices to a batch
+    labels = source.labels if source.labels is not None else np.full(source.size, -1)
+    label_table = tf.constant(labels, tf.int32)
+    image_table = None
+    if source.array is not None:
+        with tf.device("/cpu:0"):
+            image_table = tf.constant(source.array)
+
+    def read(indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        if image_table is not None:
+            image = tf.gather(image_table, indices)
+        else:
+            image = tf.numpy_function(source.take, [indices], tf.uint8, stateful=False)
+            image = tf.ensure_shape(image, [None, *source.image_shape])
+        return {"image": image, "label": tf.gather(label_table, indices)}
+
+    return read

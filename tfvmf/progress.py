@@ -1,0 +1,84 @@
+"""Progress for people: a bar with time left on a terminal, plain lines in a log file."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+import tqdm
+
+
+class Progress:
+    """Counts steps towards a total and shows where it is.
+
+    Args:
+        total: Steps in all.
+        initial: Steps already done (a resumed run).
+        unit: What a step is called.
+        description: What is being done.
+        seconds: In a log file, seconds between two lines.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        *,
+        initial: int = 0,
+        unit: str = "step",
+        description: str = "",
+        seconds: float = 30.0,
+    ) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._seconds = seconds
+        self._shown = time.monotonic()
+        self._bar = tqdm.tqdm(
+            total=total,
+            initial=initial,
+            unit=f" {unit}s",
+            desc=description or None,
+            dynamic_ncols=True,
+            disable=None if self._terminal else False,
+            # Off a terminal the bar only counts: lines are printed by `update`.
+            file=sys.stderr if self._terminal else _Nowhere(),
+            mininterval=0.2,
+        )
+
+    def update(self, steps: int = 1, text: str = "") -> None:
+        """Goes on by `steps`; `text` replaces what stands behind the bar."""
+        if text:
+            self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update(steps)
+        now = time.monotonic()
+        finished = self._bar.n >= (self._bar.total or 0)
+        if not self._terminal and (finished or now - self._shown >= self._seconds):
+            self._shown = now
+            print(self._bar, file=sys.stderr, flush=True)
+
+    def note(self, line: str) -> None:
+        """Prints a line that stays, above the bar."""
+        if self._terminal:
+            self._bar.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+
+
+class _Nowhere:
+    """A file that forgets."""
+
+    def write(self, text: str) -> int:
+        """Takes the text and drops it."""
+        return len(text)
+
+    def flush(self) -> None:
+        """Has nothing to flush."""

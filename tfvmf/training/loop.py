@@ -1,0 +1,297 @@
+"""The training run: from a configuration and a directory to a trained encoder in it."""
+
+import dataclasses
+import math
+import pathlib
+import re
+import time
+from collections.abc import Iterator
+
+import keras
+import ml_collections
+import numpy as np
+import tensorflow as tf
+
+from tfvmf import data
+from tfvmf.config import validate
+from tfvmf.data import pipeline
+from tfvmf.errors import UserError
+from tfvmf.methods import METHODS, Method, build_method
+from tfvmf.progress import Progress
+from tfvmf.training import run_directory
+from tfvmf.training.checkpoints import Checkpoints
+from tfvmf.training.metrics import MetricsWriter
+from tfvmf.training.monitor import Monitor
+from tfvmf.training.optimizers import make_optimizer
+from tfvmf.training.signals import Interrupted, StopRequest
+from tfvmf.training.step import TrainStep, make_train_step
+from tfvmf.training.strategies import is_chief, make_strategy
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How long a run is, in steps."""
+
+    steps_per_epoch: int
+    total_steps: int
+    monitor_every: int
+    save_every: int
+    log_every: int
+
+    def is_due(self, step: int, every: int) -> bool:
+        """Whether something that happens every so many steps, and at the end, happens now."""
+        return every > 0 and (step % every == 0 or step == self.total_steps)
+
+
+def train(
+    config: ml_collections.ConfigDict,
+    workdir: str | pathlib.Path,
+    *,
+    force_config: bool = False,
+    logical_devices: int = 0,
+) -> dict[str, float]:
+    """Trains a method, or goes on with the run that is in the directory.
+
+    Args:
+        config: Every setting of the run (`tfvmf.config.default_config`).
+        workdir: The run directory. Training there again resumes from the last checkpoint.
+        force_config: Go on although the directory's run had other settings.
+        logical_devices: See `strategies.make_strategy`.
+
+    Returns:
+        The last measured values (`loss`, `knn_accuracy`, ...).
+
+    Raises:
+        UserError: Something the user can mend; nothing was trained.
+        Interrupted: Ctrl-C or SIGTERM; the state was saved.
+    """
+    workdir = pathlib.Path(workdir)
+    validate(config)
+    augmentation = augmentation_from_config(config)
+    if config.method not in METHODS:  # before any data is read
+        build_method(config)
+
+    # ---- Data: every problem with it shows before anything is trained.
+    train_source, bank, queries = load_sources(config)
+    epoch_steps = pipeline.steps_per_epoch(train_source, config.batch_size)
+    plan = Plan(
+        steps_per_epoch=epoch_steps,
+        total_steps=config.epochs * epoch_steps,
+        monitor_every=round(config.monitor.every_epochs * epoch_steps),
+        save_every=round(config.checkpoint.every_epochs * epoch_steps),
+        log_every=config.log_every_steps,
+    )
+
+    # ---- Model, optimizer and state. The same seed gives the same bits, interrupted or not.
+    keras.utils.set_random_seed(config.seed)
+    tf.config.experimental.enable_op_determinism()
+    keras.config.set_dtype_policy(config.precision)
+    strategy = make_strategy(config.strategy, logical_devices=logical_devices)
+    chief = is_chief(strategy)
+    with strategy.scope():
+        method = build_method(config, num_classes=train_source.num_classes)
+        optimizer = make_optimizer(
+            config.optimizer,
+            method.trainable_variables,
+            steps_per_epoch=epoch_steps,
+            total_steps=plan.total_steps,
+        )
+    batches = make_iterator(strategy, train_source, config, plan)
+    if chief:
+        facts = {"num_classes": train_source.num_classes, "train_images": train_source.size}
+        run_directory.claim(workdir, config, facts, force=force_config)
+    with strategy.scope():
+        checkpoints = Checkpoints(
+            workdir, method, optimizer, keep=config.checkpoint.keep, chief=chief
+        )
+        start = checkpoints.restore()
+
+    # ---- Training.
+    describe(method, strategy, train_source, plan, start, workdir)
+    run = Run(
+        plan=plan,
+        method=method,
+        optimizer=optimizer,
+        step=make_train_step(strategy, method, optimizer, augmentation, seed=config.seed),
+        monitor=Monitor(config.monitor, method.encoder, bank, queries),
+        checkpoints=checkpoints,
+        batch_size=config.batch_size,
+        writer=MetricsWriter(workdir, step=start) if chief else None,
+    )
+    try:
+        return run(batches(start), start)
+    except tf.errors.OpError as error:
+        # A broken image of a streamed source: its error has crossed TensorFlow's input pipeline.
+        told = re.search(r"UserError: ([^\n]+)", str(error))
+        if told is None:
+            raise
+        raise UserError(told.group(1)) from error
+
+
+@dataclasses.dataclass
+class Run:
+    """The parts of a run, and the loop over its steps."""
+
+    plan: Plan
+    method: Method
+    optimizer: keras.optimizers.Optimizer
+    step: TrainStep
+    monitor: Monitor
+    checkpoints: Checkpoints
+    batch_size: int
+    writer: MetricsWriter | None
+
+    def __call__(self, batches: Iterator, start: int) -> dict[str, float]:
+        """Trains from step `start` to the end of the plan."""
+        plan, latest = self.plan, dict[str, float]()
+        pending: list[dict[str, tf.Tensor]] = []
+        with StopRequest() as stop, Progress(plan.total_steps, initial=start) as progress:
+            clock = time.perf_counter()
+            for step in range(start + 1, plan.total_steps + 1):
+                # Not read here: on an accelerator the host runs ahead until the next log line.
+                pending.append(self.step(batches))
+                logs = plan.is_due(step, plan.log_every) or step == start + 1
+                saves = plan.is_due(step, plan.save_every)
+                monitors = plan.is_due(step, plan.monitor_every)
+                if logs or saves or monitors or stop.signum:
+                    values = self._collect(pending, step)
+                    seconds = time.perf_counter() - clock
+                    values["images_per_second"] = len(pending) * self.batch_size / seconds
+                    values["seconds"] = seconds
+                    self._write(step, values)
+                    latest.update(values)
+                    pending = []
+                progress.update(1, summary(latest))
+                if monitors:
+                    watched = self.monitor()
+                    self._write(step, watched)
+                    latest.update(watched)
+                    progress.note(f"epoch {step / plan.steps_per_epoch:.0f}: {summary(latest)}")
+                if saves or stop.signum:
+                    self.checkpoints.save()
+                if stop.signum:
+                    raise Interrupted(
+                        stop.signum,
+                        f"stopped after step {step} of {plan.total_steps}, all saved: "
+                        "the same command goes on from here",
+                    )
+                if not pending:
+                    clock = time.perf_counter()
+        if self.writer:
+            self.writer.close()
+        return latest or self.monitor()
+
+    def _collect(self, pending: list[dict[str, tf.Tensor]], step: int) -> dict[str, float]:
+        """Mean of the terms since the last log line; refuses to go on from a loss that broke."""
+        terms = {name: np.array([entry[name] for entry in pending]) for name in pending[0]}
+        for position, loss in enumerate(terms["loss"]):
+            if not math.isfinite(loss):
+                raise UserError(
+                    f"the loss is {loss} at step {step - len(pending) + position + 1}: lower "
+                    "--config.optimizer.learning_rate or lengthen its warm-up (the last "
+                    "checkpoint, from before that step, is kept)"
+                )
+        values = {name: float(value.mean()) for name, value in terms.items()}
+        if "kappa" in values:
+            variance = values.pop("kappa_square") - values["kappa"] ** 2
+            values["kappa_std"] = math.sqrt(max(variance, 0.0))
+        values["learning_rate"] = float(self.optimizer.learning_rate)
+        values["epoch"] = step / self.plan.steps_per_epoch
+        return values
+
+    def _write(self, step: int, values: dict[str, float]) -> None:
+        if self.writer:
+            self.writer.write(step, values)
+
+
+def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> data.Source:
+    """Opens a source at the size and place that a run's configuration says."""
+    return data.load_source(
+        spec,
+        split,
+        data_dir=config.data.data_dir,
+        image_size=config.data.image_size,
+        memory_limit=int(config.data.memory_limit_gib * 2**30),
+    )
+
+
+def load_sources(
+    config: ml_collections.ConfigDict,
+) -> tuple[data.Source, data.Source, data.Source]:
+    """Training data, and the monitor's bank and queries."""
+    train_source = load_source(config, config.data.source, config.data.train_split)
+    evaluated = config.data.eval_source or config.data.source
+    bank = train_source
+    if evaluated != config.data.source:
+        bank = load_source(config, evaluated, config.data.train_split)
+    return train_source, bank, load_source(config, evaluated, config.data.eval_split)
+
+
+def augmentation_from_config(config: ml_collections.ConfigDict) -> data.Augmentation:
+    """The views that a run's configuration describes."""
+    try:
+        return data.Augmentation(size=config.data.image_size, **config.augment.to_dict())
+    except ValueError as error:
+        raise UserError(f"--config.augment: {error}") from error
+
+
+def make_iterator(
+    strategy: tf.distribute.Strategy,
+    source: data.Source,
+    config: ml_collections.ConfigDict,
+    plan: Plan,
+):  # noqa: ANN201 - a function from the first step to a distributed iterator
+    """Checks that the replicas can share a batch; returns start step -> iterator of batches."""
+    replicas = strategy.num_replicas_in_sync
+
+    def batches(start: int) -> Iterator:
+        def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            local = replicas // context.num_input_pipelines
+            return pipeline.training_batches(
+                source,
+                batch_size=config.batch_size,
+                seed=config.seed,
+                start_step=start,
+                stop_step=plan.total_steps,
+                replicas=replicas,
+                first_replica=context.input_pipeline_id * local,
+                local_replicas=local,
+            )
+
+        return iter(strategy.distribute_datasets_from_function(dataset))
+
+    pipeline.check_shares(config.batch_size, replicas)
+    return batches
+
+
+def describe(
+    method: Method,
+    strategy: tf.distribute.Strategy,
+    source: data.Source,
+    plan: Plan,
+    start: int,
+    workdir: pathlib.Path,
+) -> None:
+    """Says in a few lines what is about to be trained."""
+    weights = sum(int(np.prod(v.shape)) for v in method.trainable_variables)
+    print(
+        f"{method.config.method} on {source.name}: {source.size:,} images of "
+        f"{source.image_shape[0]}x{source.image_shape[1]}, {method.config.model.backbone} of width "
+        f"{method.config.model.width}, {weights:,} weights, "
+        f"{strategy.num_replicas_in_sync} replica(s)"
+    )
+    where = f"from step {start}" if start else "from the start"
+    print(f"{plan.total_steps} steps ({method.config.epochs} epochs) {where}, in {workdir}", flush=True)
+
+
+def summary(values: dict[str, float]) -> str:
+    """The values that people watch, on one line."""
+    names = ("loss", "contrastive", "cross_entropy", "alignment", "penalty")
+    parts = [f"{name} {values[name]:.3f}" for name in names if name in values]
+    if "kappa" in values:
+        parts.append(f"kappa {values['kappa']:.2f}±{values['kappa_std']:.2f}")
+    if "knn_accuracy" in values:
+        parts.append(f"k-NN {values['knn_accuracy']:.3f}")
+    if "images_per_second" in values:
+        parts.append(f"{values['images_per_second']:.0f} images/s")
+    return ", ".join(parts)

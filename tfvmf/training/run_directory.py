@@ -1,0 +1,61 @@
+"""A run directory is a run's identity: its configuration, once written, stays."""
+
+import json
+import pathlib
+from typing import Any
+
+import ml_collections
+
+from tfvmf.config import default_config, differences
+from tfvmf.errors import UserError
+from tfvmf.files import write_json
+
+
+def claim(
+    workdir: pathlib.Path,
+    config: ml_collections.ConfigDict,
+    facts: dict[str, Any],
+    *,
+    force: bool = False,
+) -> None:
+    """Writes `config.json`, or checks that a run which is already there has the same settings.
+
+    Args:
+        workdir: The run directory; made if need be.
+        config: What this run was asked to do.
+        facts: What its data told (`num_classes`), for those who load the run without the data.
+        force: Accept other settings than those of the run that is there.
+    """
+    path = workdir / "config.json"
+    if path.exists() and not force:
+        changed = differences(read(workdir)[0], config)
+        # The same run on other devices, or with its data elsewhere, is the same run.
+        for free in ("strategy", "data.data_dir", "data.memory_limit_gib"):
+            changed.pop(free, None)
+        if changed:
+            keys = ", ".join(f"{key} ({old} -> {new})" for key, (old, new) in changed.items())
+            raise UserError(
+                f"--workdir={workdir} holds a run with other settings: {keys}; choose another "
+                "--workdir, or --force_config to go on with the new ones"
+            )
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"config": config.to_dict(), "facts": facts})
+    except OSError as error:
+        raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}") from error
+
+
+def read(workdir: pathlib.Path) -> tuple[ml_collections.ConfigDict, dict[str, Any]]:
+    """The configuration and the facts of the run in a directory."""
+    path = workdir / "config.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        config = default_config()
+        config.update(content["config"])
+    except FileNotFoundError:
+        raise UserError(
+            f"--workdir={workdir} is not a run directory (no config.json): train one with bin/train"
+        ) from None
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}): it cannot be read") from error
+    return config, content["facts"]
