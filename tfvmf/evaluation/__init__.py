@@ -1,0 +1,29 @@
+"""Suites by name: each takes an `Evaluation`, writes files and returns its numbers."""
+
+from collections.abc import Callable
+
+from tfvmf.errors import UserError
+from tfvmf.evaluation import cifar10c, curves, probe
+from tfvmf.evaluation.run import Evaluation, load
+
+SUITES: dict[str, Callable[[Evaluation], dict[str, object]]] = {
+    "curves": curves.run,
+    "probe": probe.run,
+    "cifar10c": cifar10c.run,
+}
+
+
+def suites_by_name(names: str) -> list[str]:
+    """The suites that a comma-separated list names; `all` is every one."""
+    if names == "all":
+        return list(SUITES)
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    for name in chosen:
+        if name not in SUITES:
+            raise UserError(f"--suite={name} is unknown: use all or some of {', '.join(SUITES)}")
+    if not chosen:
+        raise UserError(f"--suite names no suite: use all or some of {', '.join(SUITES)}")
+    return chosen
+
+
+__all__ = ["SUITES", "Evaluation", "load", "suites_by_name"]
