@@ -1,0 +1,25 @@
+"""SimCLR+vMF on CIFAR-10 for two CPU cores: ResNet-18 of width 16, the paper's losses.
+
+    bin/train --config=configs/cifar10_cpu.py --data_dir=DIR
+
+TIME
+RESULT
+"""
+
+import ml_collections
+
+from tfvmf.config import default_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """A sixteenth of a ResNet-18's work, 16 epochs."""
+    config = default_config()
+    config.name = "cifar10_cpu"
+    config.epochs = 16
+    config.batch_size = 256
+    config.data.source = "cifar10"
+    config.model.width = 16
+    config.optimizer.learning_rate = 2e-3
+    config.optimizer.warmup_epochs = 1.0
+    config.monitor.every_epochs = 2.0
+    return config

@@ -1,0 +1,27 @@
+"""SimCLR+vMF on scikit-learn's handwritten digits: no download, the default of bin/train.
+
+    bin/train
+
+TIME
+RESULT
+"""
+
+import ml_collections
+
+from tfvmf.config import default_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """A narrow ResNet-18 on 1,397 images."""
+    config = default_config()
+    config.name = "digits"
+    config.epochs = 60
+    config.batch_size = 127
+    config.augment.flip = 0.0  # a mirrored digit is another sign
+    config.augment.crop_min = 0.4
+    config.model.width = 16
+    config.optimizer.learning_rate = 2e-3
+    config.optimizer.warmup_epochs = 5.0
+    config.monitor.every_epochs = 10.0
+    config.checkpoint.every_epochs = 10.0
+    return config

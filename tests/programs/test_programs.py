@@ -1,0 +1,133 @@
+"""The programs as a user meets them: typed commands, exit codes, lines on the screen."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROGRAMS = ("train", "evaluate")
+TINY = [
+    "--config.batch_size=349",
+    "--config.data.image_size=8",
+    "--config.model.width=2",
+    "--config.model.dimension=8",
+    "--config.model.hidden=8",
+]
+
+
+def run(program, *flags, cwd=ROOT):
+    return subprocess.run(
+        [ROOT / "bin" / program, *flags], capture_output=True, text=True, cwd=cwd, check=False
+    )
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_answers_at_once_without_tensorflow(program):
+    start = time.monotonic()
+    result = run(program, "--help")
+    assert time.monotonic() - start < 2.0
+    assert result.returncode == 0
+    assert "--workdir" in result.stdout
+    imported = subprocess.run(
+        [sys.executable, "-X", "importtime", ROOT / "bin" / program, "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "| tfvmf" in imported.stderr.replace(" ", "").replace("|tfvmf", "| tfvmf")
+    assert "tensorflow" not in imported.stderr
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_without_venv_they_say_what_to_run(program, tmp_path):
+    shutil.copytree(ROOT / "bin", tmp_path / "bin")
+    result = subprocess.run(
+        [tmp_path / "bin" / program], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert "run `make setup`" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "flags", "message"),
+    [
+        ("train", ["--config=nosuch.py"], "nosuch.py"),
+        ("train", ["--config.optimizer.learning_rat=1"], "--config.optimizer.learning_rate"),
+        ("train", ["--config.nonsense=1"], "nonsense"),
+        ("train", ["--config.batch_size=many"], "batch_size"),
+        ("train", ["--config.optimizer.learning_rate=fast"], "learning_rate"),
+        ("train", ["--nosuchflag"], "nosuchflag"),
+        ("train", ["--logical_devices=-1"], "logical_devices"),
+        ("train", ["digits"], "digits"),
+        ("train", ["--method=simclr2"], "simclr_vmf"),
+        ("train", ["--strategy=tpu"], "multi_worker"),
+        ("train", ["--config.data.source=folder:/no/such/folder"], "/no/such/folder"),
+        ("evaluate", ["--workdir=/no/such/run"], "/no/such/run"),
+        ("evaluate", ["--suite=imagenetc"], "cifar10c"),
+        ("evaluate", ["--images=-1"], "images"),
+    ],
+)
+def test_mistakes_give_one_line_and_exit_code_2(program, flags, message, tmp_path):
+    result = run(program, *flags, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_config_file_that_invents_settings_is_refused(tmp_path):
+    config = tmp_path / "mine.py"
+    config.write_text(
+        "from tfvmf.config import default_config\n"
+        "def get_config():\n"
+        "    config = default_config()\n"
+        "    with config.unlocked():\n"
+        "        config.model.colour = 'red'\n"
+        "    return config\n"
+    )
+    result = run("train", f"--config={config}", cwd=tmp_path)
+    assert (result.returncode, "model.colour" in result.stderr) == (2, True)
+
+
+def test_train_then_evaluate_as_typed(tmp_path):
+    result = run(
+        "train", "--method=simclr_vmf", "--strategy=mirrored", "--config.epochs=1", *TINY,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    for word in ("loss", "contrastive", "alignment", "penalty", "kappa", "k-NN", "images/s"):
+        assert word in result.stderr
+    assert "port.cc" not in result.stderr  # TensorFlow's own chatter
+    workdir = tmp_path / "runs" / "digits-simclr_vmf"
+    assert (workdir / "metrics.jsonl").exists()
+    result = run("evaluate", "--images=20", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "mean_spearman" in result.stdout
+    assert (workdir / "eval" / "cifar10c" / "table.md").exists()
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
+    command = [ROOT / "bin" / "train", "--workdir=run", "--config.epochs=200", *TINY]
+    command += ["--config.log_every_steps=1", "--config.monitor.every_epochs=0"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "all saved" in errors.splitlines()[-1]
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*.index"))
