@@ -35,7 +35,7 @@ def test_an_epoch_shows_every_image_at_most_once_and_the_next_another_order(sour
 
 
 def test_the_order_is_a_function_of_seed_and_step(source):
-    images, labels = collect(source)
+    images, _ = collect(source)
     for start in (1, 13, 20):
         resumed, _ = collect(source, start_step=start)
         np.testing.assert_array_equal(resumed, images[start:])

@@ -1,5 +1,7 @@
 """From a source to the batches of a training run, in an order that only (seed, step) decide."""
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
@@ -72,7 +74,8 @@ def training_batches(
     return dataset.prefetch(2).with_options(options)
 
 
-def _reader(source: Source):  # noqa: ANN202 - a function from indices to a batch
+def _reader(source: Source) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """A function from indices [B] to the batch of these examples."""
     labels = source.labels if source.labels is not None else np.full(source.size, -1)
     label_table = tf.constant(labels, tf.int32)
     image_table = None

@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfvmf.data.augment import Augmentation
+from tfvmf.data.contact_sheet import contact_sheet, draw_views
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(0).integers(256, size=(3, 32, 32, 3), dtype=np.uint8)
+
+
+def test_a_row_for_each_image_and_the_original_first(images):
+    sheet = draw_views(images, Augmentation(), views=4)
+    assert sheet.dtype == np.uint8
+    assert sheet.shape == (3 * 98, 5 * 98, 3)  # tiles of 3 x 32 pixels and a gap of 2
+    for row, image in enumerate(images):
+        np.testing.assert_array_equal(sheet[row * 98 : row * 98 + 96 : 3, 0:96:3], image)
+
+
+def test_the_views_are_those_of_the_augmentation(images):
+    nothing = Augmentation(crop_min=1.0, flip=0.0, jitter_probability=0.0, grey_probability=0.0)
+    sheet = draw_views(images, nothing, views=2)
+    for column in (1, 2):
+        np.testing.assert_array_equal(sheet[:, column * 98 : column * 98 + 98], sheet[:, :98])
+    first, second = (draw_views(images, Augmentation(), views=2, seed=seed) for seed in (0, 1))
+    assert (first[:, :98] == second[:, :98]).all()
+    assert (first[:, 98:196] != second[:, 98:196]).any()
+    assert (first[:, 98:196] != first[:, 196:]).any()
+
+
+def test_it_is_written_as_png(images, tmp_path):
+    path = tmp_path / "views.png"
+    contact_sheet(images[:, :20], Augmentation(size=48), path=path, views=2, seed=5)
+    with Image.open(path) as picture:
+        assert picture.format == "PNG"
+        drawn = np.asarray(picture)
+    expected = draw_views(images[:, :20], Augmentation(size=48), views=2, seed=5)
+    np.testing.assert_array_equal(drawn, expected)

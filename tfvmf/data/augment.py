@@ -1,0 +1,203 @@
+"""Random views of whole batches, in the graph.
+
+A view is: random resized crop, flip, colour jitter, grey, blur, noise, in this order. What happens
+to an image is a pure function of the image and its seed (see `counter_random`).
+
+Where this differs from torchvision, which draws for one image at a time:
+- Jitter has a fixed order (brightness, contrast, saturation, hue); torchvision shuffles it.
+- Boxes have fractions of pixels, and one draw gives a box that fits: the area is uniform, the
+  ratio log-uniform over that part of its range that fits the image at this area. torchvision
+  tries up to 10 times, which gives the same ratios but fewer large areas.
+"""
+
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from tfvmf.data import counter_random, image_ops
+
+# Each parameter has its own column of random numbers: switching one operation on or off leaves
+# what the others draw as it was. Append only, or every recorded run changes.
+_COLUMNS = (
+    "area", "ratio", "top", "left", "flip",
+    "jitter", "brightness", "contrast", "saturation", "hue",
+    "grey", "blur", "blur_sigma", "noise", "noise_sigma",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """What is done to an image to make a view of it. The defaults are the paper's.
+
+    An operation whose strength or probability is 0 is not in the graph.
+
+    Attributes:
+        size: height and width of a view.
+        crop_min: least area of the crop, as a share of the image.
+        crop_max: greatest area of the crop. 1 for both: no crop.
+        ratio_min: least width / height of the crop.
+        ratio_max: greatest width / height of the crop.
+        flip: probability of mirroring left and right. 0 where that changes the meaning: digits.
+        brightness: b of a factor uniform in [max(0, 1 - b), 1 + b].
+        contrast: likewise.
+        saturation: likewise.
+        hue: h of a shift uniform in [-h, h], in turns of the colour circle, at most 1/2.
+        jitter_probability: of the four together.
+        grey_probability: of a grey view.
+        blur: probability of a Gaussian blur.
+        blur_sigma_min: least sigma of the blur, in pixels.
+        blur_sigma_max: greatest sigma of the blur, in pixels.
+        noise: greatest sigma of Gaussian noise, drawn uniformly from [0, noise). The paper's study
+            of further augmentations has 0.25.
+        noise_probability: of noise.
+    """
+
+    size: int = 32
+    crop_min: float = 0.2
+    crop_max: float = 1.0
+    ratio_min: float = 3 / 4
+    ratio_max: float = 4 / 3
+    flip: float = 0.5
+    brightness: float = 0.3
+    contrast: float = 0.3
+    saturation: float = 0.3
+    hue: float = 0.1
+    jitter_probability: float = 0.8
+    grey_probability: float = 0.2
+    blur: float = 0.0
+    blur_sigma_min: float = 0.1
+    blur_sigma_max: float = 2.0
+    noise: float = 0.0
+    noise_probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(self, "size", 1, math.inf)
+        _require(self, "crop_max", 0, 1, above=True)
+        _require(self, "crop_min", 0, self.crop_max, above=True)
+        _require(self, "ratio_min", 0, math.inf, above=True)
+        _require(self, "ratio_max", self.ratio_min, math.inf)
+        for name in ("flip", "jitter_probability", "grey_probability", "blur", "noise_probability"):
+            _require(self, name, 0, 1)
+        for name in ("brightness", "contrast", "saturation", "noise"):
+            _require(self, name, 0, math.inf)
+        _require(self, "hue", 0, 0.5)
+        _require(self, "blur_sigma_min", 0, math.inf, above=True)
+        _require(self, "blur_sigma_max", self.blur_sigma_min, math.inf)
+
+    def __call__(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        """One view of each image.
+
+        Args:
+            images: [B, H, W, 3], uint8, or floating point in [0, 1].
+            seeds: int32 [B, 2], see `counter_random.example_seeds`.
+
+        Returns:
+            float32 [B, size, size, 3] in [0, 1].
+        """
+        images, seeds = tf.convert_to_tensor(images), tf.convert_to_tensor(seeds)
+        if images.shape.rank != 4 or images.shape[3] != 3:
+            raise ValueError(f"images must be [B, H, W, 3], got {images.shape}")
+        if seeds.shape.rank != 2 or seeds.shape[1] != 2:
+            raise ValueError(f"seeds must be [B, 2], got {seeds.shape}")
+        height, width = tf.shape(images)[1], tf.shape(images)[2]
+        drawn = self.draw(seeds, height, width)
+        views = tf.image.convert_image_dtype(images, tf.float32)
+        if "boxes" in drawn or images.shape[1:3] != (self.size, self.size):
+            boxes = drawn.get("boxes", _whole_image(tf.shape(images)[0], height, width))
+            views = image_ops.resized_crop(views, boxes, self.size)
+        if "brightness" in drawn:
+            views = image_ops.adjust_brightness(views, drawn["brightness"])
+        if "contrast" in drawn:
+            views = image_ops.adjust_contrast(views, drawn["contrast"])
+        if "saturation" in drawn:
+            views = image_ops.adjust_saturation(views, drawn["saturation"])
+        if "hue" in drawn:
+            views = image_ops.adjust_hue(views, drawn["hue"])
+        if "grey" in drawn:
+            views = image_ops.to_grey(views, drawn["grey"])
+        if "blur" in drawn:
+            views = image_ops.gaussian_blur(views, drawn["blur"], self.blur_sigma_max)
+        if "noise" in drawn:
+            noise = counter_random.normals(seeds, self.size * self.size * 3)
+            views = image_ops.add_noise(views, drawn["noise"], tf.reshape(noise, tf.shape(views)))
+        # Sums of weights can be an ulp above 1.
+        return image_ops.clip(views)
+
+    def draw(self, seeds: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The parameters of each operation that is switched on.
+
+        Args:
+            seeds: int32 [B, 2].
+            height: of the images, in pixels.
+            width: of the images, in pixels.
+
+        Returns:
+            Any of `boxes` float32 [B, 4] (see `image_ops.resized_crop`) and `brightness`,
+            `contrast`, `saturation`, `hue`, `grey`, `blur`, `noise`, float32 [B].
+        """
+        columns = tf.unstack(counter_random.uniforms(seeds, len(_COLUMNS)), axis=1)
+        uniform = dict(zip(_COLUMNS, columns, strict=True))
+        drawn = {}
+        if self.crop_min < 1 or self.flip > 0:
+            drawn["boxes"] = self._boxes(uniform, height, width)
+        if self.jitter_probability > 0:
+            jittered = tf.cast(uniform["jitter"] < self.jitter_probability, tf.float32)
+            for name in ("brightness", "contrast", "saturation"):
+                strength = getattr(self, name)
+                if strength > 0:
+                    low, high = max(-1.0, -strength), strength
+                    drawn[name] = 1.0 + jittered * (low + (high - low) * uniform[name])
+            if self.hue > 0:
+                drawn["hue"] = jittered * self.hue * (2.0 * uniform["hue"] - 1.0)
+        if self.grey_probability > 0:
+            drawn["grey"] = tf.cast(uniform["grey"] < self.grey_probability, tf.float32)
+        if self.blur > 0:
+            spread = self.blur_sigma_max - self.blur_sigma_min
+            sigma = self.blur_sigma_min + spread * uniform["blur_sigma"]
+            drawn["blur"] = tf.cast(uniform["blur"] < self.blur, tf.float32) * sigma
+        if self.noise > 0 and self.noise_probability > 0:
+            noisy = tf.cast(uniform["noise"] < self.noise_probability, tf.float32)
+            drawn["noise"] = noisy * self.noise * uniform["noise_sigma"]
+        return drawn
+
+    def _boxes(
+        self, uniform: dict[str, tf.Tensor], height: tf.Tensor, width: tf.Tensor
+    ) -> tf.Tensor:
+        """[B, 4]: top, left, bottom, right; left and right swapped where the view is mirrored."""
+        # In float64: the last bit of exp and log depends on where an example stands in the batch
+        # (see `counter_random.normals`), and rounding to float32 removes it.
+        u = {name: tf.cast(column, tf.float64) for name, column in uniform.items()}
+        height, width = tf.cast(height, tf.float64), tf.cast(width, tf.float64)
+        area = self.crop_min + (self.crop_max - self.crop_min) * u["area"]
+        narrowest, widest = area * width / height, width / height / area
+        low = tf.maximum(tf.minimum(tf.cast(self.ratio_min, tf.float64), widest), narrowest)
+        high = tf.maximum(tf.minimum(tf.cast(self.ratio_max, tf.float64), widest), narrowest)
+        ratio = low * tf.exp(u["ratio"] * tf.math.log(high / low))
+        box_height = tf.minimum(tf.sqrt(area * height * width / ratio), height)
+        box_width = tf.minimum(tf.sqrt(area * height * width * ratio), width)
+        top, left = u["top"] * (height - box_height), u["left"] * (width - box_width)
+        mirrored = uniform["flip"] < self.flip
+        first = tf.where(mirrored, left + box_width, left)
+        last = tf.where(mirrored, left, left + box_width)
+        return tf.cast(tf.stack([top, first, top + box_height, last], axis=1), tf.float32)
+
+
+def augment(images: tf.Tensor, seeds: tf.Tensor, **settings: float) -> tf.Tensor:
+    """`Augmentation(**settings)(images, seeds)`: one view of each image."""
+    return Augmentation(**settings)(images, seeds)  # type: ignore[arg-type]
+
+
+def _whole_image(batch: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+    box = tf.cast(tf.stack([0, 0, height, width]), tf.float32)
+    return tf.tile(box[tf.newaxis], [batch, 1])
+
+
+def _require(
+    augmentation: Augmentation, name: str, least: float, most: float, *, above: bool = False
+) -> None:
+    """Raises unless the field is finite and in [least, most], or in (least, most] with `above`."""
+    value = getattr(augmentation, name)
+    if not least <= value <= most or (above and value == least) or math.isinf(value):
+        span = f"{'>' if above else '>='} {least}" + ("" if math.isinf(most) else f", <= {most}")
+        raise ValueError(f"augmentation: {name} must be {span}, got {value}")
