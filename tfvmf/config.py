@@ -1,5 +1,7 @@
 """Every setting of a run, its default and its bounds. Nothing here needs TensorFlow."""
 
+from typing import Any
+
 import ml_collections
 
 from tfvmf.errors import UserError
@@ -120,7 +122,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
         )
 
 
-def _get(config: ml_collections.ConfigDict, key: str) -> str | float:
+def _get(config: ml_collections.ConfigDict, key: str) -> Any:
     for part in key.split("."):
         config = config[part]
     return config

@@ -31,7 +31,9 @@ def test_the_interval_holds_what_a_plain_bootstrap_finds(rng):
     for _ in range(400):
         rows = rng.integers(0, 60, 60)
         values.append(scipy.stats.spearmanr(levels, scores[:, rows].ravel()).statistic)
-    assert correlate(scores).interval == pytest.approx(np.quantile(values, [0.025, 0.975]), abs=0.02)
+    assert correlate(scores).interval == pytest.approx(
+        np.quantile(values, [0.025, 0.975]), abs=0.02
+    )
 
 
 def test_strictly_falling_scores_give_minus_one():

@@ -90,9 +90,7 @@ class Stop:
 @pytest.mark.parametrize(
     ("signum", "code", "after"), [(signal.SIGTERM, 143, 3), (signal.SIGINT, 130, 5)]
 )
-def test_a_stopped_run_goes_on_bit_by_bit(
-    finished, tmp_path, monkeypatch, signum, code, after
-):
+def test_a_stopped_run_goes_on_bit_by_bit(finished, tmp_path, monkeypatch, signum, code, after):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "make_train_step", Stop(after, signum))
         with pytest.raises(training.Interrupted, match=f"after step {after}") as stopped:
@@ -142,7 +140,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
         return explode
 
     monkeypatch.setattr(loop, "make_train_step", broken)
-    with pytest.raises(UserError, match="nan at step 6: lower --config.optimizer.learning_rate"):
+    with pytest.raises(UserError, match="nan at step 6: lower"):
         training.train(tiny_config(epochs=2), tmp_path, force_config=True)
     assert_equal_weights(weights(tmp_path), good)
 
@@ -190,7 +188,9 @@ def test_other_methods_and_optimizers_train(tmp_path, method, optimizer):
     assert "kappa" not in values
     loaded, trained, step = training.load_method(tmp_path)
     assert (loaded.method, step) == (method, 4)
-    assert set(trained.models) == ({"encoder", "classifier"} if method == "supervised" else {"encoder"})
+    assert set(trained.models) == (
+        {"encoder", "classifier"} if method == "supervised" else {"encoder"}
+    )
 
 
 def test_loading_needs_a_run_and_a_checkpoint(finished, tmp_path):

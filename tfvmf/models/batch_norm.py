@@ -50,7 +50,7 @@ class BatchNorm(keras.layers.Layer):
         )
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Normalises inputs [B, C] or [B, H, W, C]; `training` uses and records batch statistics."""
+        """Normalises [B, C] or [B, H, W, C]; `training` uses and records the batch's statistics."""
         if training and distribute.num_replicas() > 1:
             return self._synchronised(inputs)
         flat = inputs.shape.rank == 2

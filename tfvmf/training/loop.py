@@ -12,7 +12,6 @@ import ml_collections
 import numpy as np
 import tensorflow as tf
 
-from tfvmf import data
 from tfvmf.config import validate
 from tfvmf.data import pipeline
 from tfvmf.errors import UserError
@@ -20,9 +19,11 @@ from tfvmf.methods import METHODS, Method, build_method
 from tfvmf.progress import Progress
 from tfvmf.training import run_directory
 from tfvmf.training.checkpoints import Checkpoints
+from tfvmf.training.inputs import augmentation_from_config, load_sources, make_iterator
 from tfvmf.training.metrics import MetricsWriter
 from tfvmf.training.monitor import Monitor
 from tfvmf.training.optimizers import make_optimizer
+from tfvmf.training.report import describe, summary
 from tfvmf.training.signals import Interrupted, StopRequest
 from tfvmf.training.step import TrainStep, make_train_step
 from tfvmf.training.strategies import is_chief, make_strategy
@@ -96,7 +97,7 @@ def train(
             steps_per_epoch=epoch_steps,
             total_steps=plan.total_steps,
         )
-    batches = make_iterator(strategy, train_source, config, plan)
+    batches = make_iterator(strategy, train_source, config, total_steps=plan.total_steps)
     if chief:
         facts = {"num_classes": train_source.num_classes, "train_images": train_source.size}
         run_directory.claim(workdir, config, facts, force=force_config)
@@ -107,7 +108,9 @@ def train(
         start = checkpoints.restore()
 
     # ---- Training.
-    describe(method, strategy, train_source, plan, start, workdir)
+    describe(
+        method, strategy, train_source, start=start, workdir=workdir, total_steps=plan.total_steps
+    )
     run = Run(
         plan=plan,
         method=method,
@@ -202,96 +205,3 @@ class Run:
     def _write(self, step: int, values: dict[str, float]) -> None:
         if self.writer:
             self.writer.write(step, values)
-
-
-def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> data.Source:
-    """Opens a source at the size and place that a run's configuration says."""
-    return data.load_source(
-        spec,
-        split,
-        data_dir=config.data.data_dir,
-        image_size=config.data.image_size,
-        memory_limit=int(config.data.memory_limit_gib * 2**30),
-    )
-
-
-def load_sources(
-    config: ml_collections.ConfigDict,
-) -> tuple[data.Source, data.Source, data.Source]:
-    """Training data, and the monitor's bank and queries."""
-    train_source = load_source(config, config.data.source, config.data.train_split)
-    evaluated = config.data.eval_source or config.data.source
-    bank = train_source
-    if evaluated != config.data.source:
-        bank = load_source(config, evaluated, config.data.train_split)
-    return train_source, bank, load_source(config, evaluated, config.data.eval_split)
-
-
-def augmentation_from_config(config: ml_collections.ConfigDict) -> data.Augmentation:
-    """The views that a run's configuration describes."""
-    try:
-        return data.Augmentation(size=config.data.image_size, **config.augment.to_dict())
-    except ValueError as error:
-        raise UserError(f"--config.augment: {error}") from error
-
-
-def make_iterator(
-    strategy: tf.distribute.Strategy,
-    source: data.Source,
-    config: ml_collections.ConfigDict,
-    plan: Plan,
-):  # noqa: ANN201 - a function from the first step to a distributed iterator
-    """Checks that the replicas can share a batch; returns start step -> iterator of batches."""
-    replicas = strategy.num_replicas_in_sync
-
-    def batches(start: int) -> Iterator:
-        def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            local = replicas // context.num_input_pipelines
-            return pipeline.training_batches(
-                source,
-                batch_size=config.batch_size,
-                seed=config.seed,
-                start_step=start,
-                stop_step=plan.total_steps,
-                replicas=replicas,
-                first_replica=context.input_pipeline_id * local,
-                local_replicas=local,
-            )
-
-        return iter(strategy.distribute_datasets_from_function(dataset))
-
-    pipeline.check_shares(config.batch_size, replicas)
-    return batches
-
-
-def describe(
-    method: Method,
-    strategy: tf.distribute.Strategy,
-    source: data.Source,
-    plan: Plan,
-    start: int,
-    workdir: pathlib.Path,
-) -> None:
-    """Says in a few lines what is about to be trained."""
-    weights = sum(int(np.prod(v.shape)) for v in method.trainable_variables)
-    print(
-        f"{method.config.method} on {source.name}: {source.size:,} images of "
-        f"{source.image_shape[0]}x{source.image_shape[1]}, {method.config.model.backbone} of width "
-        f"{method.config.model.width}, {weights:,} weights, "
-        f"{strategy.num_replicas_in_sync} replica(s)"
-    )
-    where = f"from step {start}" if start else "from the start"
-    print(f"{plan.total_steps} steps ({method.config.epochs} epochs) {where}, in {workdir}", flush=True)
-
-
-def summary(values: dict[str, float]) -> str:
-    """The values that people watch, on one line."""
-    names = ("loss", "contrastive", "cross_entropy", "alignment", "penalty")
-    parts = [f"{name} {values[name]:.3f}" for name in names if name in values]
-    if "kappa" in values:
-        parts.append(f"kappa {values['kappa']:.2f}±{values['kappa_std']:.2f}")
-    if "knn_accuracy" in values:
-        parts.append(f"k-NN {values['knn_accuracy']:.3f}")
-    if "images_per_second" in values:
-        parts.append(f"{values['images_per_second']:.0f} images/s")
-    return ", ".join(parts)

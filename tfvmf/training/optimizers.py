@@ -33,9 +33,7 @@ def make_optimizer(
         if config.name == "adam":
             optimizer = keras.optimizers.Adam(schedule, weight_decay=decay)
         else:
-            optimizer = keras.optimizers.SGD(
-                schedule, momentum=config.momentum, weight_decay=decay
-            )
+            optimizer = keras.optimizers.SGD(schedule, momentum=config.momentum, weight_decay=decay)
         optimizer.exclude_from_weight_decay(var_list=[v for v in variables if len(v.shape) <= 1])
     optimizer.build(variables)
     return optimizer

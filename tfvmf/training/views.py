@@ -8,7 +8,7 @@ import numpy as np
 from tfvmf.config import validate
 from tfvmf.data.contact_sheet import contact_sheet
 from tfvmf.errors import UserError
-from tfvmf.training.loop import augmentation_from_config, load_source
+from tfvmf.training.inputs import augmentation_from_config, load_source
 
 _ROWS = 10
 

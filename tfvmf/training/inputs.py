@@ -1,0 +1,71 @@
+"""What a run's configuration says of its input: sources, views, batches."""
+
+from collections.abc import Callable, Iterator
+
+import ml_collections
+import tensorflow as tf
+
+from tfvmf import data
+from tfvmf.data import pipeline
+from tfvmf.errors import UserError
+
+
+def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> data.Source:
+    """Opens a source at the size and place that a run's configuration says."""
+    return data.load_source(
+        spec,
+        split,
+        data_dir=config.data.data_dir,
+        image_size=config.data.image_size,
+        memory_limit=int(config.data.memory_limit_gib * 2**30),
+    )
+
+
+def load_sources(
+    config: ml_collections.ConfigDict,
+) -> tuple[data.Source, data.Source, data.Source]:
+    """Training data, and the monitor's bank and queries."""
+    train_source = load_source(config, config.data.source, config.data.train_split)
+    evaluated = config.data.eval_source or config.data.source
+    bank = train_source
+    if evaluated != config.data.source:
+        bank = load_source(config, evaluated, config.data.train_split)
+    return train_source, bank, load_source(config, evaluated, config.data.eval_split)
+
+
+def augmentation_from_config(config: ml_collections.ConfigDict) -> data.Augmentation:
+    """The views that a run's configuration describes."""
+    try:
+        return data.Augmentation(size=config.data.image_size, **config.augment.to_dict())
+    except ValueError as error:
+        raise UserError(f"--config.augment: {error}") from error
+
+
+def make_iterator(
+    strategy: tf.distribute.Strategy,
+    source: data.Source,
+    config: ml_collections.ConfigDict,
+    *,
+    total_steps: int,
+) -> Callable[[int], Iterator]:
+    """Checks that the replicas can share a batch; returns start step -> iterator of batches."""
+    replicas = strategy.num_replicas_in_sync
+
+    def batches(start: int) -> Iterator:
+        def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            local = replicas // context.num_input_pipelines
+            return pipeline.training_batches(
+                source,
+                batch_size=config.batch_size,
+                seed=config.seed,
+                start_step=start,
+                stop_step=total_steps,
+                replicas=replicas,
+                first_replica=context.input_pipeline_id * local,
+                local_replicas=local,
+            )
+
+        return iter(strategy.distribute_datasets_from_function(dataset))
+
+    pipeline.check_shares(config.batch_size, replicas)
+    return batches

@@ -1,0 +1,46 @@
+"""What a run tells people while it trains."""
+
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+from tfvmf import data
+from tfvmf.methods import Method
+
+
+def describe(
+    method: Method,
+    strategy: tf.distribute.Strategy,
+    source: data.Source,
+    *,
+    start: int,
+    total_steps: int,
+    workdir: pathlib.Path,
+) -> None:
+    """Says in a few lines what is about to be trained."""
+    weights = sum(int(np.prod(v.shape)) for v in method.trainable_variables)
+    print(
+        f"{method.config.method} on {source.name}: {source.size:,} images of "
+        f"{source.image_shape[0]}x{source.image_shape[1]}, {method.config.model.backbone} of width "
+        f"{method.config.model.width}, {weights:,} weights, "
+        f"{strategy.num_replicas_in_sync} replica(s)"
+    )
+    where = f"from step {start}" if start else "from the start"
+    print(
+        f"{total_steps} steps ({method.config.epochs} epochs) {where}, in {workdir}",
+        flush=True,
+    )
+
+
+def summary(values: dict[str, float]) -> str:
+    """The values that people watch, on one line."""
+    names = ("loss", "contrastive", "cross_entropy", "alignment", "penalty")
+    parts = [f"{name} {values[name]:.3f}" for name in names if name in values]
+    if "kappa" in values:
+        parts.append(f"kappa {values['kappa']:.2f}±{values['kappa_std']:.2f}")
+    if "knn_accuracy" in values:
+        parts.append(f"k-NN {values['knn_accuracy']:.3f}")
+    if "images_per_second" in values:
+        parts.append(f"{values['images_per_second']:.0f} images/s")
+    return ", ".join(parts)
