@@ -1,0 +1,220 @@
+"""The von Mises-Fisher distribution as a TensorFlow Probability distribution."""
+
+import math
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfvmf.vmf import checks, functions, special
+from tfvmf.vmf.marginal import draw_angles
+
+
+class VonMisesFisher(tfp.distributions.VonMisesFisher):
+    """p(x; mu, kappa) = C_d(kappa) exp(kappa mu.x) on the unit sphere of R^d, for any d >= 2.
+
+    What differs from the parent: gradients are right at every dimension and concentration, also at
+    kappa = 0, and samples are fully reparameterised. The parent's (which calls itself
+    NOT_REPARAMETERIZED above d = 3) differentiate the proposal of a rejection step but not the
+    rejection, 4 % low in kappa at d = 8, and in mu a reflection: 0 at mu = e_1 instead of A_d.
+
+    Bad parameters raise ValueError when their values are known (always so in eager mode);
+    `validate_args=True` checks symbolic ones too.
+    """
+
+    def __init__(
+        self,
+        mean_direction: Any,
+        concentration: Any,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "VonMisesFisher",
+    ) -> None:
+        """Creates the distribution.
+
+        Args:
+            mean_direction: mu, [..., d], of length 1.
+            concentration: kappa, [...], finite and >= 0; broadcasts with mean_direction's batch.
+            validate_args: check symbolic parameters in the graph.
+            allow_nan_stats: as in TFP; no statistic of this distribution is NaN.
+            name: prefix of the operations.
+        """
+        parameters = dict(locals())
+        super().__init__(mean_direction, concentration, validate_args, allow_nan_stats, name)
+        self._parameters = parameters
+        self._reparameterization_type = tfp.distributions.FULLY_REPARAMETERIZED
+
+    @classmethod
+    def _parameter_properties(cls, dtype: Any, num_classes: Any = None) -> dict[str, Any]:
+        return super()._parameter_properties(dtype, num_classes=num_classes)
+
+    def _log_prob(self, x: tf.Tensor) -> tf.Tensor:
+        # kappa mu.x = kappa - kappa |x - mu|^2 / 2. The distance keeps its digits in float32 where
+        # the product has lost them: at kappa = 1e5 the product is off by 0.01.
+        mu, kappa, dim = self._tensors()
+        kappa64 = tf.cast(kappa, tf.float64)
+        at_mode = -special.log_area(dim) - special.log_growth(kappa64, dim)[1]
+        return tf.cast(at_mode, self.dtype) - kappa / 2 * _sum(tf.square(x - mu))
+
+    def _log_normalization(self, concentration: tf.Tensor | None = None) -> tf.Tensor:
+        _, kappa, dim = self._tensors()
+        kappa64 = tf.cast(kappa if concentration is None else concentration, tf.float64)
+        return tf.cast(special.log_area(dim) + special.log_growth(kappa64, dim)[0], self.dtype)
+
+    def _mean(self) -> tf.Tensor:
+        mu, kappa, dim = self._tensors()
+        ratio = special.resultant(tf.cast(kappa, tf.float64), dim)[0]
+        return tf.cast(ratio, self.dtype)[..., tf.newaxis] * mu
+
+    def _covariance(self) -> tf.Tensor:
+        """A_d' along mu and A_d / kappa = (1 - A_d^2 - A_d') / (d - 1) across it."""
+        mu, kappa, dim = self._tensors()
+        kappa64 = tf.cast(kappa, tf.float64)
+        ratio, gap = special.resultant(kappa64, dim)
+        along = special.resultant_slope(kappa64, dim)
+        across = (gap * (1.0 + ratio) - along) / (dim - 1.0)
+        outer = mu[..., :, tf.newaxis] * mu[..., tf.newaxis, :]
+        scale = tf.cast(along - across, self.dtype)[..., tf.newaxis, tf.newaxis]
+        identity = tf.eye(tf.shape(mu)[-1], dtype=self.dtype)
+        return scale * outer + tf.cast(across, self.dtype)[..., tf.newaxis, tf.newaxis] * identity
+
+    def _entropy(self) -> tf.Tensor:
+        _, kappa, dim = self._tensors()
+        value = special.log_area(dim) - special.kl_to_uniform(tf.cast(kappa, tf.float64), dim)
+        return tf.broadcast_to(tf.cast(value, self.dtype), self.batch_shape_tensor())
+
+    def _sample_n(self, n: Any, seed: Any = None) -> tf.Tensor:
+        """[n, ..., d]: the angle to mu by inversion, the rest uniform around mu."""
+        mu, kappa, dim = self._tensors()
+        batch = self.batch_shape_tensor()
+        dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
+        size = tf.shape(mu)[-1]
+        one_kappa = kappa.shape.num_elements() == 1
+        mu = tf.broadcast_to(tf.cast(mu, dtype), tf.concat([batch, [size]], axis=0))
+        kappa = tf.broadcast_to(tf.cast(kappa, dtype), batch)
+        samples = _sample(
+            tf.reshape(mu, [-1, size]), tf.reshape(kappa, [-1]), dim, n, one_kappa, seed
+        )
+        return tf.cast(tf.reshape(samples, tf.concat([[n], batch, [size]], axis=0)), self.dtype)
+
+    def _tensors(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """mu, kappa, and the dimension in float64."""
+        mu = tf.convert_to_tensor(self.mean_direction)
+        kappa = tf.convert_to_tensor(self.concentration)
+        return mu, kappa, tf.cast(checks.last_axis(mu), tf.float64)
+
+    def _sample_control_dependencies(self, samples: tf.Tensor) -> list[tf.Operation]:
+        # As for mean_direction: the same tolerance, and ValueError where the value is known.
+        if not samples.shape[-1:].is_compatible_with(self.event_shape):
+            raise ValueError(
+                f"value must have the last axis {self.event_shape[-1]}, got {samples.shape}"
+            )
+        return checks.check_direction(samples, "value", True) if self.validate_args else []
+
+    def _parameter_control_dependencies(self, is_init: bool) -> list[tf.Operation]:
+        assertions = []
+        for name, parameter, check in (
+            ("mean_direction", self.mean_direction, checks.check_direction),
+            ("concentration", self.concentration, checks.check_concentration),
+        ):
+            # Variables may change: they are checked whenever they are used.
+            is_variable = not isinstance(parameter, tf.Tensor)
+            if is_init != is_variable:
+                assertions += check(tf.convert_to_tensor(parameter), name, self.validate_args)
+        return assertions
+
+
+@tfp.distributions.RegisterKL(VonMisesFisher, VonMisesFisher)
+def _kl_vmf_vmf(a: VonMisesFisher, b: VonMisesFisher, name: str | None = None) -> tf.Tensor:
+    with tf.name_scope(name or "kl_vmf_vmf"):
+        return functions.kl_divergence(
+            a.mean_direction, a.concentration, b.mean_direction, b.concentration
+        )
+
+
+def _sample(
+    mu: tf.Tensor, kappa: tf.Tensor, dim: tf.Tensor, n: Any, one_kappa: bool, seed: Any
+) -> tf.Tensor:
+    """Draw n samples for each of K directions, [n, K, d].
+
+    With t = mu.x, a change of kappa moves x along its meridian by dt = (1 - t^2) w dkappa (see
+    `marginal`), and a turn of mu by dmu takes x with it: dx = t dmu - (x.dmu) mu. Both are smooth
+    wherever mu points, although the reflection that places x is not.
+
+    Args:
+        mu: [K, d].
+        kappa: [K].
+        dim: d, in float64.
+        n: number of samples.
+        one_kappa: all of kappa is the same, and one table of angles serves.
+        seed: as TFP takes it.
+    """
+    angle_seed, radius_seed, turn_seed = tfp.random.split_seed(seed, n=3, salt="tfvmf_vmf")
+    count = tf.shape(mu)[0]
+    uniform = tf.random.stateless_uniform(
+        [1, n * count] if one_kappa else [count, n], seed=angle_seed, dtype=tf.float64
+    )
+    noise = _normal(n, count, tf.shape(mu)[-1] - 1, (radius_seed, turn_seed), mu.dtype)
+
+    @tf.custom_gradient
+    def place(mu: tf.Tensor, kappa: tf.Tensor) -> Any:
+        table_kappa = tf.cast(kappa[:1] if one_kappa else kappa, tf.float64)
+        angles = draw_angles(uniform, table_kappa, dim)
+        y, w = (tf.reshape(tf.transpose(values), [n, count]) for values in angles)
+        cosine, sine = (
+            tf.cast(1.0 - 2.0 * y, mu.dtype),
+            tf.cast(2.0 * tf.sqrt(y * (1.0 - y)), mu.dtype),
+        )
+        x = _around(mu, cosine, sine, noise)
+
+        def gradient(d_x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            along_mu, along_x = _sum(d_x * mu), _sum(d_x * x)
+            d_mu = tf.reduce_sum(cosine[..., tf.newaxis] * d_x, axis=0) - tf.reduce_sum(
+                along_mu[..., tf.newaxis] * x, axis=0
+            )
+            d_kappa = tf.reduce_sum((along_mu - cosine * along_x) * tf.cast(w, mu.dtype), axis=0)
+            return _first_order_only(d_mu), _first_order_only(d_kappa)
+
+        return x, gradient
+
+    return place(mu, kappa)
+
+
+def _around(mu: tf.Tensor, cosine: tf.Tensor, sine: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+    """Unit vectors cosine mu + sine v, with v the direction of (0, noise) reflected across to mu.
+
+    The reflection swaps e_1 with the one of mu and -mu that is farther from it: it takes the span
+    of e_2, ..., e_d to the tangent space of mu and never divides by 0.
+    """
+    first, others = mu[:, 0], mu[:, 1:]
+    scale = sine * tf.math.rsqrt(_sum(tf.square(noise)))
+    shadow = scale * _sum(noise * others)
+    x_first = cosine * first - shadow * tf.where(first < 0.0, -tf.ones_like(first), 1.0)
+    weight = cosine - shadow / (1.0 + tf.abs(first))
+    x_others = scale[..., tf.newaxis] * noise + weight[..., tf.newaxis] * others
+    return tf.concat([x_first[..., tf.newaxis], x_others], axis=-1)
+
+
+def _normal(
+    n: Any, count: tf.Tensor, size: tf.Tensor, seeds: tuple[Any, Any], dtype: tf.DType
+) -> tf.Tensor:
+    """Standard normal numbers, [n, count, size], by Box and Muller's transform of whole arrays.
+
+    Half the time of tf.random.stateless_normal on a CPU, and that is most of a sample's cost: 35
+    against 70 ms for 4 million on 2 busy cores. No radius is 0, so no direction is undefined.
+    """
+    pairs = (size + 1) // 2
+    uniform = tf.random.stateless_uniform([n, count, pairs], seed=seeds[0], dtype=dtype)
+    radius = tf.sqrt(tf.maximum(-2.0 * tf.math.log1p(-uniform), 1e-12))
+    turn = tf.random.stateless_uniform(
+        [n, count, pairs], seed=seeds[1], maxval=2.0 * math.pi, dtype=dtype
+    )
+    return tf.concat([radius * tf.cos(turn), (radius * tf.sin(turn))[..., : size - pairs]], axis=-1)
+
+
+def _first_order_only(gradient: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.PreventGradient(input=gradient, message="samples have first derivatives only")
+
+
+def _sum(values: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(values, axis=-1)

@@ -1,0 +1,161 @@
+r"""The angle between a von Mises-Fisher sample and its mean direction, drawn by inversion.
+
+The angle theta in [0, pi] has the density f(theta) ~ exp(kappa cos theta) sin(theta)^(d-2). Its
+distribution function F is tabulated once for each kappa and inverted at uniform numbers, so a draw
+is a smooth function of kappa and no rejection has to be differentiated through. With the number u
+held fixed,
+
+    d theta / d kappa = -(dF/dkappa) / f,     dF/dkappa (theta) = int_0^theta (cos s - A_d) f(s) ds,
+
+and w = (d cos theta / d kappa) / sin(theta)^2 is positive, bounded and smooth up to both poles.
+
+The table has 40 panels over the 20 standard deviations that carry mass, with 6 Gauss-Legendre nodes
+in each: 17 kB a kappa while it is in use. Measured for d = 2..8192 and kappa = 0..1e7: F(theta) is
+u to 2e-9, and w is right to 5e-6 relative for u in [1e-4, 1 - 1e-4].
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+_PANELS = 40
+_NODES = 6
+_NEWTON_STEPS = 3
+
+# Reach of the table in standard deviations at the mode. Towards theta = 0 the density falls faster
+# than a Gaussian; away from it more slowly: like exp(-x^2/4) in these units at d = 3.
+_REACH_LEFT, _REACH_RIGHT = 8.5, 12.0
+
+
+def _quadrature() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gauss-Legendre nodes and weights on [0, 1], and nodal values -> coefficients of x^0..x^5."""
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    nodes = (nodes + 1.0) / 2.0
+    to_integral = np.linalg.inv(np.vander(nodes, increasing=True)).T / np.arange(1, _NODES + 1)
+    return nodes, weights / 2.0, to_integral
+
+
+_X, _WEIGHTS, _TO_INTEGRAL = _quadrature()
+
+
+class Angles(NamedTuple):
+    """Draws of the angle theta: float64, [K, S] each."""
+
+    half_sine_squared: tf.Tensor  # sin(theta/2)^2 = (1 - cos theta)/2, exact also for small theta
+    sensitivity: tf.Tensor  # w = (d cos theta / d kappa) / sin(theta)^2
+
+
+class _Table(NamedTuple):
+    """One row a kappa: where its panels are, and for each panel the numbers a draw needs."""
+
+    low: tf.Tensor  # [K, 1], left edge of the first panel
+    high: tf.Tensor  # [K, 1], right edge of the last
+    below: tf.Tensor  # [K, panels], F at the left edges
+    rows: tf.Tensor  # [K, panels, 14]
+
+
+def draw_angles(uniform: tf.Tensor, kappa: tf.Tensor, dim: tf.Tensor) -> Angles:
+    """Angles theta with F(theta; kappa) = uniform. Not differentiable: `sensitivity` is for that.
+
+    Args:
+        uniform: float64, [K, S], in [0, 1).
+        kappa: float64, [K].
+        dim: float64, scalar.
+    """
+    table = _tabulate(kappa[:, tf.newaxis], dim)
+    panel = tf.searchsorted(table.below[:, 1:], uniform, side="right")
+    row = tf.unstack(tf.gather(table.rows, panel, batch_dims=1), axis=-1)
+    coefficients, (start, mass, left, right), cubic = row[:_NODES], row[_NODES:-4], row[-4:]
+    target = uniform - start
+    share = tf.clip_by_value(tf.math.divide_no_nan(target, mass), 0.0, 1.0)
+
+    # Invert F in the panel. The guess takes the density for linear there, and next to a pole for a
+    # power of the distance; 1, 2, 3 steps leave F off by 8e-6, 2e-8, 2e-9 (the table's own error).
+    x = _linear_guess(share, tf.math.divide_no_nan(left, left + right))
+    at_zero = (panel == 0) & (table.low == 0.0)
+    at_pi = (panel == _PANELS - 1) & (table.high == math.pi)
+    x = tf.where(at_zero, share ** (1.0 / (dim - 1.0)), x)
+    x = tf.where(at_pi, 1.0 - (1.0 - share) ** (1.0 / (dim - 1.0)), x)
+    for _ in range(_NEWTON_STEPS):
+        value, slope = coefficients[-1], tf.zeros_like(x)
+        for coefficient in coefficients[-2::-1]:
+            value, slope = value * x + coefficient, slope * x + value
+        value, slope = value * x, slope * x + value
+        x = tf.clip_by_value(x - tf.math.divide_no_nan(value - target, slope), 0.0, 1.0)
+    width = (table.high - table.low) / _PANELS
+    theta = table.low + width * (tf.cast(panel, tf.float64) + x)
+    return Angles(tf.square(tf.sin(theta / 2.0)), _hermite(x, *cubic))
+
+
+def _tabulate(kappa: tf.Tensor, dim: tf.Tensor) -> _Table:
+    """The table for kappa, [K, 1]. Throughout, y stands for sin(theta/2)^2."""
+    m = dim - 2.0
+    # The mode solves kappa sin^2 = m cos.
+    root = tf.sqrt(m * m + 4.0 * kappa * kappa)
+    y_mode = tf.math.divide_no_nan(
+        m + tf.math.divide_no_nan(m * m, root + 2.0 * kappa), 2.0 * (m + root)
+    )
+    sine_squared = 4.0 * y_mode * (1.0 - y_mode)
+    precision = kappa * (1.0 - 2.0 * y_mode) + tf.math.divide_no_nan(m, sine_squared)
+    # The floor only matters where the table spans the whole of [0, pi] anyway.
+    deviation = tf.math.rsqrt(tf.maximum(precision, 0.1))
+    mode = 2.0 * tf.asin(tf.sqrt(y_mode))
+    low = tf.maximum(mode - _REACH_LEFT * deviation, 0.0)
+    high = tf.minimum(mode + _REACH_RIGHT * deviation, math.pi)
+    width = (high - low) / _PANELS
+    reference = tf.where(m > 0.0, y_mode * (1.0 - y_mode), 1.0)
+
+    def y_and_density(positions: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
+        """At positions in units of a panel: y, and the density relative to the mode's."""
+        y = tf.square(tf.sin((low + width * positions) / 2.0))
+        power = tf.math.xlogy(m / 2.0, y * (1.0 - y) / reference)
+        return y, tf.exp(power - 2.0 * kappa * (y - y_mode))
+
+    # Inside the panels: the density per panel, masses, and the mean of y.
+    y, density = y_and_density((np.arange(_PANELS)[:, None] + _X).ravel())
+    weights = np.tile(_WEIGHTS, _PANELS)
+    scale = 1.0 / tf.reduce_sum(density * weights, axis=-1, keepdims=True)
+    density *= scale
+    y_mean = tf.reduce_sum(y * density * weights, axis=-1, keepdims=True)
+    nodal = tf.reshape(density, [-1, _PANELS, _NODES])
+    mass = tf.linalg.matvec(nodal, _WEIGHTS)
+    below = tf.cumsum(mass, axis=-1, exclusive=True)
+
+    # On the edges: dF/dkappa, integrated from the nearer pole so that all terms have one sign, and
+    # from it w. Its slope is that of (1-t^2) dw/dt + w (kappa (1-t^2) - (d-1) t) = A_d - t.
+    tilt = tf.linalg.matvec(nodal * tf.reshape(2.0 * (y_mean - y), tf.shape(nodal)), _WEIGHTS)
+    y_edge, density_edge = y_and_density(np.arange(_PANELS + 1.0))
+    density_edge *= scale
+    df_dkappa = tf.where(
+        y_edge < y_mean,
+        tf.pad(tf.cumsum(tilt, axis=-1), [[0, 0], [1, 0]]),
+        -tf.pad(tf.cumsum(tilt, axis=-1, reverse=True), [[0, 0], [0, 1]]),
+    )
+    sine = 2.0 * tf.sqrt(y_edge * (1.0 - y_edge))
+    flux = density_edge * sine
+    at_pole = 2.0 * tf.where(y_edge < 0.5, y_mean, 1.0 - y_mean) / (dim - 1.0)
+    w = tf.where(flux > 0.0, tf.math.divide_no_nan(df_dkappa * width, flux), at_pole)
+    pull = kappa * sine * sine - (dim - 1.0) * (1.0 - 2.0 * y_edge)
+    w_slope = width * tf.math.divide_no_nan(w * pull - 2.0 * (y_edge - y_mean), sine)
+
+    edges = (density_edge[:, :-1], density_edge[:, 1:], w[:, :-1], w[:, 1:])
+    columns = (below, mass, *edges, w_slope[:, :-1], w_slope[:, 1:])
+    polynomial = tf.einsum("kpn,nc->kpc", nodal, _TO_INTEGRAL)
+    return _Table(low, high, below, tf.concat([polynomial, tf.stack(columns, axis=-1)], axis=-1))
+
+
+def _linear_guess(share: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
+    """Where a density that is linear in the panel has left the given share of its mass behind."""
+    root = tf.sqrt(tf.maximum(left * left + share * (1.0 - 2.0 * left), 0.0))
+    return tf.math.divide_no_nan(share, left + root)
+
+
+def _hermite(
+    x: tf.Tensor, left: tf.Tensor, right: tf.Tensor, left_slope: tf.Tensor, right_slope: tf.Tensor
+) -> tf.Tensor:
+    """The cubic on [0, 1] with the given values and slopes at its ends."""
+    rise = right - left
+    a, b = left_slope - rise, rise - right_slope
+    return left + x * (rise + (1.0 - x) * (a * (1.0 - x) + b * x))
