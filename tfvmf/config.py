@@ -57,7 +57,13 @@ def default_config() -> ml_collections.ConfigDict:
                 "hidden": 512,
             },
             "simclr": {"temperature": 0.5},
-            "concentration": {"align_weight": 0.05, "penalty_weight": 0.005},
+            "concentration": {
+                "align_weight": 0.05,
+                "penalty_weight": 0.005,  # of the l2 regularizer
+                "regularizer": "l2",  # the paper's, or vmf: the exact -log C(kappa)
+                "initial": 0.0,  # kappa of an untrained head; 0: what suits the method
+            },
+            "mc_infonce": {"temperature": 0.5, "n_samples": 64, "aggregation": "mean_log"},
             "optimizer": {
                 "name": "adam",
                 "learning_rate": 1e-3,
@@ -85,6 +91,8 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ("optimizer.name", OPTIMIZERS),
         ("model.backbone", ("resnet18", "resnet34", "resnet50")),
         ("model.stem", ("cifar", "imagenet")),
+        ("concentration.regularizer", ("l2", "vmf")),
+        ("mc_infonce.aggregation", ("mean_log", "logmeanexp")),
     ):
         value = _get(config, key)
         if value not in choices:
@@ -101,6 +109,8 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ("model.hidden", 1),
         ("concentration.align_weight", 0),
         ("concentration.penalty_weight", 0),
+        ("concentration.initial", 0),
+        ("mc_infonce.n_samples", 1),
         ("optimizer.learning_rate", 0),
         ("optimizer.momentum", 0),
         ("optimizer.weight_decay", 0),
@@ -115,11 +125,9 @@ def validate(config: ml_collections.ConfigDict) -> None:
         value = _get(config, key)
         if not value >= low:  # also refuses NaN
             raise UserError(f"--config.{key}={value} is too small: use at least {low}")
-    if not config.simclr.temperature > 0:
-        raise UserError(
-            f"--config.simclr.temperature={config.simclr.temperature} must be above 0 "
-            "(the paper: 0.5)"
-        )
+    for key in ("simclr.temperature", "mc_infonce.temperature"):
+        if not _get(config, key) > 0:
+            raise UserError(f"--config.{key}={_get(config, key)} must be above 0 (the paper: 0.5)")
 
 
 def _get(config: ml_collections.ConfigDict, key: str) -> Any:

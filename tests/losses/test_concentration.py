@@ -2,12 +2,16 @@ import keras
 import ml_collections
 import numpy as np
 import pytest
+import scipy.optimize
+import scipy.special
 import tensorflow as tf
 
-from tfvmf import losses, models
+from tfvmf import losses, models, vmf
 from tfvmf.methods.base import concentration_terms
 
-WEIGHTS = ml_collections.ConfigDict({"align_weight": 0.05, "penalty_weight": 0.005})
+WEIGHTS = ml_collections.ConfigDict(
+    {"align_weight": 0.05, "penalty_weight": 0.005, "regularizer": "l2"}
+)
 
 
 def unit(rng, rows, dimension):
@@ -24,7 +28,9 @@ def pair(rng):
 
 def paper_alignment(mu_1, mu_2, kappa_1, kappa_2):
     cosine = losses.cosine(mu_1, mu_2)
-    return concentration_terms([cosine, cosine], [kappa_1, kappa_2], WEIGHTS)["alignment"]
+    return concentration_terms([cosine, cosine], [kappa_1, kappa_2], WEIGHTS, dimension=8)[
+        "alignment"
+    ]
 
 
 def test_alignment_is_the_papers_code_where_that_does_not_overflow(pair):
@@ -72,6 +78,32 @@ def test_penalty_needs_a_concentration():
         losses.l2_penalty()
 
 
+def test_the_exact_penalty_is_zero_at_zero_and_has_slope_a_d():
+    kappa = tf.constant([0.0, 10.0, 300.0], tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(kappa)
+        penalty = losses.vmf_penalty(kappa, dimension=128)
+    ratio = scipy.special.ive(64, [10.0, 300.0]) / scipy.special.ive(63, [10.0, 300.0])
+    np.testing.assert_allclose(tape.gradient(penalty, kappa) * 3, [0.0, *ratio], rtol=1e-9)
+    assert float(losses.vmf_penalty(kappa[:1], dimension=128)) == 0.0
+
+
+@pytest.mark.parametrize("agreement", [0.2, 0.6, 0.9])
+def test_with_the_exact_penalty_the_optimum_is_the_likeliest_kappa(agreement):
+    config = WEIGHTS.copy_and_resolve_references()
+    config.regularizer = "vmf"
+    cosine = tf.constant([agreement - 0.05, agreement + 0.05], tf.float64)
+
+    def loss(kappa):
+        kappas = [tf.fill([2], tf.constant(kappa, tf.float64))]
+        terms = concentration_terms([cosine], kappas, config, dimension=64)
+        return float(terms["alignment"] + terms["penalty"])
+
+    found = scipy.optimize.minimize_scalar(loss, bounds=(0, 2000), method="bounded").x
+    expected = float(vmf.inverse_mean_resultant_length(agreement, 64))
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
 def test_a_head_on_frozen_directions_learns_five_times_the_expected_cosine(rng):
     """Three kinds of image, whose two views agree to 0.9, 0.5 and 0.2 on average."""
     agreement = np.array([0.9, 0.5, 0.2])
@@ -85,7 +117,7 @@ def test_a_head_on_frozen_directions_learns_five_times_the_expected_cosine(rng):
     def step(inputs, cosine):
         with tf.GradientTape() as tape:
             kappa = head(inputs, training=True)
-            terms = concentration_terms([cosine], [kappa], WEIGHTS)
+            terms = concentration_terms([cosine], [kappa], WEIGHTS, dimension=8)
             loss = tf.add_n(list(terms.values()))
         variables = head.trainable_variables
         optimizer.apply(tape.gradient(loss, variables), variables)

@@ -14,9 +14,7 @@ from tfvmf.files import write_json, write_text
 _SHOWN = ("gaussian_blur", "fog", "gaussian_noise", "pixelate", "zoom_blur")
 
 
-def write(
-    directory: pathlib.Path, results: dict, correlations: dict[str, Correlation]
-) -> None:
+def write(directory: pathlib.Path, results: dict, correlations: dict[str, Correlation]) -> None:
     """Writes `table.csv`, `table.md`, `kappa.png` and, last, `results.json`."""
     write_text(directory / "table.csv", table_csv(correlations))
     write_text(directory / "table.md", table_markdown(results))

@@ -39,9 +39,7 @@ def correlate(scores: np.ndarray, *, rounds: int = 1000, seed: int = 0) -> Corre
     return Correlation(means.tolist(), float(spearman), float(pearson), per_image, interval)
 
 
-def _per_image(
-    scores: np.ndarray, rounds: int, seed: int
-) -> tuple[float, tuple[float, float]]:
+def _per_image(scores: np.ndarray, rounds: int, seed: int) -> tuple[float, tuple[float, float]]:
     # Ranks are made once, over all pairs; a bootstrap round only weighs the images anew, which
     # needs three sums an image instead of another sort.
     ranks = scipy.stats.rankdata(scores).reshape(scores.shape)

@@ -5,10 +5,17 @@ For fixed directions the sum of both is smallest at
     kappa* = l_align / (2 l_reg) * E[mu_1.mu_2],
 
 5 E[cos] with the paper's weights 0.05 and 0.005: kappa learns how well two views of an image will
-agree.
+agree, on a scale that the weights set. With the exact penalty of the von Mises-Fisher distribution
+in place of the square, and the weight of the alignment for both, it is smallest at
+
+    kappa* = A_d^{-1}(E[mu_1.mu_2]),
+
+the maximum-likelihood concentration: a scale of the order of d that no weight moves.
 """
 
 import tensorflow as tf
+
+from tfvmf import vmf
 
 
 def cosine(direction_1: tf.Tensor, direction_2: tf.Tensor) -> tf.Tensor:
@@ -41,3 +48,21 @@ def l2_penalty(*concentrations: tf.Tensor) -> tf.Tensor:
     if not concentrations:
         raise ValueError("l2_penalty needs at least one concentration")
     return tf.add_n([tf.reduce_mean(tf.square(kappa)) for kappa in concentrations])
+
+
+def vmf_penalty(*concentrations: tf.Tensor, dimension: int) -> tf.Tensor:
+    """The distribution's own penalty: mean(-log C_d(kappa)) of each kappa [B], 0 at kappa = 0.
+
+    What the paper replaces by a square. Its slope is A_d(kappa), below 1: it never outgrows the
+    alignment of two equal directions, so that kappa is bounded by how well views agree.
+
+    Args:
+        *concentrations: kappa [B] of each view.
+        dimension: Length d of the directions.
+    """
+    if not concentrations:
+        raise ValueError("vmf_penalty needs at least one concentration")
+    at_zero = vmf.log_normalizer(tf.zeros([], concentrations[0].dtype), dimension)
+    return tf.add_n(
+        [tf.reduce_mean(at_zero - vmf.log_normalizer(kappa, dimension)) for kappa in concentrations]
+    )

@@ -7,10 +7,12 @@ import ml_collections
 
 from tfvmf.errors import UserError
 from tfvmf.methods.base import Method
+from tfvmf.methods.mc_infonce import MCInfoNCE
 from tfvmf.methods.simclr import SimCLR
 from tfvmf.methods.supervised import Supervised
 
 METHODS: dict[str, Callable[..., Method]] = {
+    "mc_infonce": MCInfoNCE,
     "simclr": functools.partial(SimCLR, probabilistic=False),
     "simclr_vmf": functools.partial(SimCLR, probabilistic=True),
     "supervised": Supervised,

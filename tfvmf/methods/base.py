@@ -26,7 +26,8 @@ class Method(abc.ABC):
     """
 
     num_views: ClassVar[int] = 2
-    needs_labels: ClassVar[bool] = False
+    # Whether the paper's alignment and penalty are what teaches the concentration.
+    explicit: ClassVar[bool] = True
 
     def __init__(
         self, config: ml_collections.ConfigDict, *, probabilistic: bool, num_classes: int = 0
@@ -48,27 +49,36 @@ class Method(abc.ABC):
 
     @abc.abstractmethod
     def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, *, seed: tf.Tensor
     ) -> tuple[Terms, list[tf.Tensor], list[tf.Tensor]]:
         """The method's own loss on one replica's share of the batch.
 
         Args:
             views: `num_views` tensors of images [B, H, W, 3] in [0, 1].
             labels: Class numbers [B], None without labels.
+            seed: Two integers, new at every step and the same on every replica, for a method
+                that draws random numbers.
 
         Returns:
             The loss terms, to be added; for each view the cosine [B] between its direction and
             the direction that the method aligns it with; for each view its concentration [B].
         """
 
-    def loss(self, views: list[tf.Tensor], labels: tf.Tensor | None = None) -> Terms:
+    def loss(
+        self, views: list[tf.Tensor], labels: tf.Tensor | None = None, *, seed: Any = (0, 0)
+    ) -> Terms:
         """All terms of the loss with their sum as `loss`, and what to watch beside them.
 
         The mean of each over the replicas is its value for the whole batch.
         """
-        terms, cosines, kappas = self.objective(views, labels)
-        if self.probabilistic:
-            terms = {**terms, **concentration_terms(cosines, kappas, self.config.concentration)}
+        terms, cosines, kappas = self.objective(views, labels, seed=seed)
+        if self.probabilistic and self.explicit:
+            terms |= concentration_terms(
+                cosines,
+                kappas,
+                self.config.concentration,
+                dimension=self.encoder.output["mean_direction"].shape[-1],
+            )
         watched: Terms = {}
         if cosines:
             watched["cosine"] = tf.reduce_mean(tf.stack(cosines))
@@ -86,20 +96,29 @@ class Method(abc.ABC):
 
 
 def concentration_terms(
-    cosines: list[tf.Tensor], kappas: list[tf.Tensor], config: ml_collections.ConfigDict
+    cosines: list[tf.Tensor],
+    kappas: list[tf.Tensor],
+    config: ml_collections.ConfigDict,
+    *,
+    dimension: int,
 ) -> Terms:
-    """The paper's alignment and penalty, each already weighted.
+    """The alignment and the penalty, each already weighted.
 
         alignment = -l_align * sum over views v of mean(kappa_v * cos_v)
         penalty   =  l_reg   * sum over views v of mean(kappa_v^2)
 
     For SimCLR both views have the same cosine and this is -l_align mean((k1 + k2) mu1.mu2); for a
-    method with stopped targets each view answers for its own alignment only.
+    method with stopped targets each view answers for its own alignment only. With the regularizer
+    `vmf` the two are the negative log-likelihood of a von Mises-Fisher distribution, weighted by
+    l_align / d, since kappa then grows as d does.
     """
+    weight = config.align_weight
+    if config.regularizer == "vmf":
+        weight /= dimension
+        penalty = weight * losses.vmf_penalty(*kappas, dimension=dimension)
+    else:
+        penalty = config.penalty_weight * losses.l2_penalty(*kappas)
     aligned = tf.add_n(
         [tf.reduce_mean(kappa * cos) for kappa, cos in zip(kappas, cosines, strict=True)]
     )
-    return {
-        "alignment": -config.align_weight * aligned,
-        "penalty": config.penalty_weight * losses.l2_penalty(*kappas),
-    }
+    return {"alignment": -weight * aligned, "penalty": penalty}

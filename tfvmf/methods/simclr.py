@@ -15,13 +15,13 @@ class SimCLR(Method):
         self, config: ml_collections.ConfigDict, *, probabilistic: bool, num_classes: int = 0
     ) -> None:
         super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        self.models["encoder"] = encoder_from_config(config.model, concentration=probabilistic)
+        self.models["encoder"] = encoder_from_config(config, concentration=probabilistic)
 
     def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, *, seed: tf.Tensor
     ) -> tuple[Terms, list[tf.Tensor], list[tf.Tensor]]:
         """See `Method.objective`."""
-        del labels
+        del labels, seed
         first, second = self.encode(views)
         mu_1, mu_2 = first["mean_direction"], second["mean_direction"]
         contrastive = losses.nt_xent(

@@ -15,7 +15,6 @@ class Supervised(Method):
     """Cross entropy of a linear classifier on the backbone's features."""
 
     num_views: ClassVar[int] = 1
-    needs_labels: ClassVar[bool] = True
 
     def __init__(
         self, config: ml_collections.ConfigDict, *, probabilistic: bool = False, num_classes: int
@@ -26,16 +25,17 @@ class Supervised(Method):
                 f"{config.data.source!r} has {num_classes}: choose a labelled source"
             )
         super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        encoder = encoder_from_config(config.model, concentration=False, direction_head=False)
+        encoder = encoder_from_config(config, concentration=False, direction_head=False)
         features = keras.Input(encoder.output["features"].shape[1:], name="features")
         logits = keras.layers.Dense(num_classes, dtype="float32", name="logits")(features)
         self.models["encoder"] = encoder
         self.models["classifier"] = keras.Model(features, logits, name="classifier")
 
     def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, *, seed: tf.Tensor
     ) -> tuple[Terms, list[tf.Tensor], list[tf.Tensor]]:
         """See `Method.objective`."""
+        del seed
         (outputs,) = self.encode(views)
         logits = self.models["classifier"](outputs["features"])
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)

@@ -1,5 +1,6 @@
 """The encoder: an image in; features, a direction and how sure the encoder is of it out."""
 
+import math
 from typing import Any
 
 import keras
@@ -18,6 +19,7 @@ def build_encoder(
     *,
     hidden: int = 512,
     concentration: bool = True,
+    initial_concentration: float = math.log(2.0),
 ) -> keras.Model:
     """Builds the model that everything else trains, evaluates and serves.
 
@@ -30,6 +32,7 @@ def build_encoder(
         hidden: Width of the hidden layer of both heads.
         concentration: Whether there is a concentration head. Without one, `concentration` is 1
             for every image: the encoder has no opinion, and its outputs keep their names.
+        initial_concentration: Scale of kappa, see `build_concentration_head`.
 
     Returns:
         A Keras model from float images [B, H, W, 3] in [0, 1] to a dictionary of float32
@@ -50,7 +53,9 @@ def build_encoder(
     else:
         direction = heads.build_direction_head(size, dimension=dimension, hidden=hidden)(features)
     if concentration:
-        kappa = heads.build_concentration_head(size, hidden=hidden)(features)
+        kappa = heads.build_concentration_head(size, hidden=hidden, initial=initial_concentration)(
+            features
+        )
     else:
         kappa = Certain(name="concentration")(features)
     outputs: dict[str, Any] = {

@@ -1,5 +1,7 @@
 """What stands on a backbone: the mean direction on the sphere and the concentration around it."""
 
+import math
+
 import keras
 from keras import layers
 
@@ -20,12 +22,23 @@ def build_direction_head(
 
 
 def build_concentration_head(
-    features: int, *, hidden: int = 512, name: str = "concentration_head"
+    features: int,
+    *,
+    hidden: int = 512,
+    initial: float = math.log(2.0),
+    name: str = "concentration_head",
 ) -> keras.Model:
-    """Builds features [B, features] -> concentration kappa [B], kappa = softplus(v) >= 0."""
+    """Builds features [B, features] -> concentration kappa [B], kappa = s softplus(v) >= 0.
+
+    The scale s = initial / softplus(0) makes `initial` the kappa of v = 0, around which an
+    untrained head scatters. The default is the paper's head, s = 1.
+    """
+    if initial <= 0.0:
+        raise ValueError(f"initial must be positive, not {initial}")
     inputs = keras.Input((features,), name="features")
     outputs = _perceptron(inputs, hidden, 1)
     outputs = layers.Activation("softplus", name="softplus", dtype="float32")(outputs)
+    outputs = layers.Rescaling(initial / math.log(2.0), name="scale", dtype="float32")(outputs)
     outputs = layers.Reshape((), name="concentration", dtype="float32")(outputs)
     return keras.Model(inputs, outputs, name=name)
 

@@ -38,11 +38,12 @@ def make_train_step(
             example_seeds(seed, optimizer.iterations, positions, view)
             for view in range(method.num_views)
         ]
+        step_seed = tf.stack([seed, tf.cast(optimizer.iterations, tf.int32)])
         # All views at once: one large batch of each operation beats several small ones.
         images = tf.concat([batch["image"]] * method.num_views, axis=0)
         views = tf.split(augmentation(images, tf.concat(seeds, axis=0)), method.num_views)
         with tf.GradientTape() as tape:
-            terms = method.loss(views, batch["label"])
+            terms = method.loss(views, batch["label"], seed=step_seed)
             share = terms["loss"] / strategy.num_replicas_in_sync
         # The optimizer adds the replicas' gradients: those of the shares make the mean loss's.
         optimizer.apply(tape.gradient(share, variables), variables)

@@ -1,0 +1,109 @@
+"""MC-InfoNCE: a contrastive loss on samples of each view's von Mises-Fisher distribution."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfvmf import vmf
+
+AGGREGATIONS = ("mean_log", "logmeanexp")
+
+
+def mc_infonce(
+    direction_1: tf.Tensor,
+    concentration_1: tf.Tensor,
+    direction_2: tf.Tensor,
+    concentration_2: tf.Tensor,
+    *,
+    seed: Any,
+    temperature: float = 0.5,
+    n_samples: int = 64,
+    aggregation: str = "mean_log",
+    rows: int | None = None,
+    first_row: tf.Tensor | int = 0,
+    chunk: int = 4,
+) -> tf.Tensor:
+    """NT-Xent between samples z ~ vMF(mu, kappa) of all views, over many draws.
+
+        p_is = exp(z_is.z_js / t) / sum_{k != i} exp(z_is.z_ks / t),   s = 1 ... n_samples
+
+    with j the partner of view i. `mean_log` is the paper's adaptation, -mean_s log p_is;
+    `logmeanexp` the original method's, -log mean_s p_is.
+
+    Memory is chunk * (2B)^2 floats, whatever `n_samples`: a chunk of samples keeps nothing but its
+    normalisers, and its similarities are computed again for the gradient.
+
+    Args:
+        direction_1: Unit vectors [G, d] of the first views of the whole batch.
+        concentration_1: Their concentrations [G].
+        direction_2: The same of the second views.
+        concentration_2: The same of the second views.
+        seed: Two integers (stateless): the same seed draws the same samples.
+        temperature: t > 0.
+        n_samples: Draws from each distribution.
+        aggregation: `mean_log` or `logmeanexp`.
+        rows: How many images of the batch are averaged here (a replica's share); all by default.
+        first_row: The first of them.
+        chunk: Draws compared at a time.
+
+    Returns:
+        The mean loss over 2 * rows views, a scalar.
+    """
+    if temperature <= 0.0:
+        raise ValueError(f"temperature must be positive, not {temperature}")
+    if n_samples < 1:
+        raise ValueError(f"n_samples must be at least 1, not {n_samples}")
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, not {chunk}")
+    if aggregation not in AGGREGATIONS:
+        raise ValueError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, not {aggregation}")
+    directions = tf.concat([direction_1, direction_2], axis=0)
+    concentrations = tf.concat([concentration_1, concentration_2], axis=0)
+    samples = vmf.VonMisesFisher(directions, concentrations).sample(n_samples, seed=seed)
+
+    total = tf.shape(direction_1)[0]
+    own = first_row + tf.range(total if rows is None else rows)
+    anchors, partners = tf.concat([own, own + total], 0), tf.concat([own + total, own], 0)
+    log_p = [
+        _log_probability(samples[start : start + chunk], anchors, partners, temperature)
+        for start in range(0, n_samples, chunk)
+    ]
+    log_p = tf.concat(log_p, axis=0)  # [n_samples, 2 * rows]
+    if aggregation == "mean_log":
+        return -tf.reduce_mean(log_p)
+    over_samples = tf.reduce_logsumexp(log_p, axis=0) - tf.math.log(float(n_samples))
+    return -tf.reduce_mean(over_samples)
+
+
+def _log_probability(
+    samples: tf.Tensor, anchors: tf.Tensor, partners: tf.Tensor, temperature: float
+) -> tf.Tensor:
+    """Log-probabilities [S, R] that the anchors [R] of samples [S, N, d] find their partners."""
+    views = tf.gather(samples, anchors, axis=1)
+    found = tf.reduce_sum(views * tf.gather(samples, partners, axis=1), axis=-1) / temperature
+    return found - _log_normaliser(views, samples, anchors, temperature)
+
+
+def _log_normaliser(
+    views: tf.Tensor, samples: tf.Tensor, anchors: tf.Tensor, temperature: float
+) -> tf.Tensor:
+    """The log of sum_{k != i} exp(z_i.z_k / t), [S, R]; its gradient computes the terms again."""
+
+    def similarities(views: tf.Tensor, samples: tf.Tensor) -> tf.Tensor:
+        itself = tf.one_hot(
+            anchors, tf.shape(samples)[1], on_value=samples.dtype.min, off_value=0.0
+        )
+        return tf.matmul(views * (1.0 / temperature), samples, transpose_b=True) + itself
+
+    @tf.custom_gradient
+    def normaliser(views: tf.Tensor, samples: tf.Tensor) -> Any:
+        log_sums = tf.reduce_logsumexp(similarities(views, samples), axis=-1)
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            weights = tf.exp(similarities(views, samples) - log_sums[..., None])
+            weights *= upstream[..., None] * (1.0 / temperature)
+            return tf.matmul(weights, samples), tf.matmul(weights, views, transpose_a=True)
+
+        return log_sums, gradient
+
+    return normaliser(views, samples)
