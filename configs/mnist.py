@@ -18,7 +18,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.epochs = 5
     config.data.source = "mnist"
     config.augment.flip = 0.0  # a mirrored digit is another sign
-    config.augment.crop_min = 0.4
     config.model.width = 16
     config.optimizer.learning_rate = 2e-3
     config.optimizer.warmup_epochs = 1.0

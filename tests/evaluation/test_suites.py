@@ -3,24 +3,17 @@ import json
 import matplotlib.image
 import numpy as np
 import pytest
+from tfds_sets import image_features, prepare
+from tiny import tiny_config
 
 from tfvmf import evaluation, training
-from tfvmf.config import default_config
-from tfvmf.data.corruptions import CORRUPTIONS
+from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, TFDS_NAMES, corrupt
 from tfvmf.data.corruptions.cache import write_cache
 from tfvmf.errors import UserError
 
 
 def trained(workdir, **changes):
-    config = default_config()
-    config.epochs = 1
-    config.batch_size = 349
-    config.data.image_size = 8
-    config.model.width = 2
-    config.model.dimension = 8
-    config.model.hidden = 8
-    config.update_from_flattened_dict(changes)
-    training.train(config, workdir)
+    training.train(tiny_config(epochs=1, **changes), workdir)
     return workdir
 
 
@@ -59,6 +52,79 @@ def test_cifar10c_reads_files_in_the_official_layout(run, workdir, tmp_path):
     np.save(tmp_path / "fog.npy", np.zeros((10, 8, 8, 3), np.uint8))
     with pytest.raises(UserError, match=r"fog\.npy"):
         evaluation.SUITES["cifar10c"](evaluation.load(workdir, corrupted_dir=str(tmp_path)))
+
+
+def test_cifar10c_fills_a_directory_on_request(run, workdir, tmp_path):
+    generated = evaluation.SUITES["cifar10c"](run)
+    place = str(tmp_path / "corrupted")
+    for _ in range(2):  # the second time only reads
+        options = {"images": 30, "corrupted_dir": place, "cache_corrupted": True}
+        cached = evaluation.SUITES["cifar10c"](evaluation.load(workdir, **options))
+        assert cached["spearman"] == generated["spearman"]
+    assert np.load(tmp_path / "corrupted" / "fog.npy").shape == (2000, 8, 8, 3)
+    with pytest.raises(UserError, match="--corrupted_dir"):
+        evaluation.SUITES["cifar10c"](evaluation.load(workdir, cache_corrupted=True))
+
+
+@pytest.fixture
+def cifar10_run(tmp_path, rng):
+    """A run on a data set that is called cifar10, with cifar10_corrupted beside it."""
+    import tensorflow_datasets as tfds
+
+    images = rng.integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
+    features = image_features((8, 8, 3), label=tfds.features.ClassLabel(num_classes=2))
+
+    def examples(pictures):
+        return [{"image": image, "label": i % 2} for i, image in enumerate(pictures)]
+
+    clean = {"train": examples(images), "test": examples(images[:8])}
+    prepare(tmp_path, clean, features, name="cifar10", version="3.0.2")
+    for name in CORRUPTIONS:
+        for severity in SEVERITIES:
+            pictures = corrupt(images[:8], name, severity)
+            full = f"cifar10_corrupted/{TFDS_NAMES.get(name, name)}_{severity}"
+            prepare(tmp_path, {"test": examples(pictures)}, features, name=full)
+    changes = {"data.source": "cifar10", "data.data_dir": str(tmp_path), "batch_size": 10}
+    return trained(tmp_path / "run", **changes)
+
+
+def test_cifar10c_reads_tfds(cifar10_run, tmp_path):
+    suite = evaluation.SUITES["cifar10c"]
+    generated = suite(evaluation.load(cifar10_run))
+    from_tfds = suite(evaluation.load(cifar10_run, corruptions="tfds"))
+    assert from_tfds["kappa"] == generated["kappa"]
+    assert "TFDS" in from_tfds["corruptions"]
+    assert "not CIFAR-10's" not in (cifar10_run / "eval" / "cifar10c" / "table.md").read_text()
+    moved = tmp_path / "cifar10_corrupted" / "fog_1"
+    moved.rename(tmp_path / "fog")
+    with pytest.raises(UserError, match="fog_1"):
+        suite(evaluation.load(cifar10_run, corruptions="tfds"))
+
+
+def test_tfds_holds_cifar10_only(workdir):
+    with pytest.raises(UserError, match="--corruptions=generate"):
+        evaluation.SUITES["cifar10c"](evaluation.load(workdir, corruptions="tfds"))
+    with pytest.raises(UserError, match="--corruptions=real"):
+        evaluation.SUITES["cifar10c"](evaluation.load(workdir, corruptions="real"))
+
+
+def test_other_data_say_so(run, workdir):
+    evaluation.SUITES["cifar10c"](run)
+    assert "not CIFAR-10's" in (workdir / "eval" / "cifar10c" / "table.md").read_text()
+
+
+def test_along_training_measures_every_checkpoint(tmp_path):
+    training.train(tiny_config(), trained(tmp_path), force_config=True)
+    run = evaluation.load(tmp_path, images=10)
+    results = evaluation.along_training.run(run)
+    assert results["checkpoints"] == 2
+    directory = tmp_path / "eval" / "cifar10c"
+    rows = json.loads((directory / "along_training.json").read_text())
+    assert [row["step"] for row in rows] == [4, 8]
+    newest = evaluation.SUITES["cifar10c"](run)
+    assert rows[-1]["mean_spearman"] == pytest.approx(newest["mean_spearman"])
+    assert rows[0]["mean_per_image"] != rows[1]["mean_per_image"]
+    assert (directory / "along_training.csv").read_text().count("\n") == 3
 
 
 def test_probe_beats_chance(run):

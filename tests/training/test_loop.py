@@ -5,26 +5,11 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny import tiny_config
 
 from tfvmf import training
-from tfvmf.config import default_config
 from tfvmf.errors import UserError
 from tfvmf.training import loop
-
-
-def tiny_config(**changes):
-    config = default_config()
-    config.epochs = 2
-    config.batch_size = 349  # four steps an epoch
-    config.data.image_size = 8
-    config.model.width = 2
-    config.model.dimension = 8
-    config.model.hidden = 8
-    config.optimizer.warmup_epochs = 0.5
-    config.monitor.every_epochs = 1.0
-    config.log_every_steps = 3
-    config.update_from_flattened_dict(changes)
-    return config
 
 
 def weights(workdir):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tfvmf.errors import UserError
-from tfvmf.evaluation import cifar10c, curves, probe
+from tfvmf.evaluation import along_training, cifar10c, curves, probe
 from tfvmf.evaluation.run import Evaluation, load
 
 SUITES: dict[str, Callable[[Evaluation], dict[str, object]]] = {
@@ -26,4 +26,4 @@ def suites_by_name(names: str) -> list[str]:
     return chosen
 
 
-__all__ = ["SUITES", "Evaluation", "load", "suites_by_name"]
+__all__ = ["SUITES", "Evaluation", "along_training", "load", "suites_by_name"]

@@ -1,34 +1,49 @@
 """Does kappa fall as corruption grows? The paper's Table 1, and what six points cannot say."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from tfvmf.data.base import Source
-from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, SOURCE, corrupt, frost_source
-from tfvmf.data.corruptions.cache import cache_source, open_cache
+from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.errors import UserError
 from tfvmf.evaluation import cifar10c_output
 from tfvmf.evaluation.correlation import Correlation, correlate
+from tfvmf.evaluation.corrupted import open_corrupted
 from tfvmf.evaluation.run import Evaluation
 from tfvmf.progress import Progress
 
 _CHUNK = 1000
 
-Corrupted = Callable[[str, int, int, int], np.ndarray]
+Kappa = dict[str, np.ndarray]
 
 
-def run(evaluation: Evaluation) -> dict[str, object]:
+def run(evaluation: Evaluation) -> dict[str, Any]:
     """Measures kappa on the clean and corrupted test images; writes tables and plots."""
-    source = evaluation.test
+    results, correlations, kappa = measure(evaluation)
+    _, read = open_corrupted(evaluation)
+    shown = min(results["images"], _CHUNK)
+    directory = evaluation.directory("cifar10c")
+    cifar10c_output.draw_examples(
+        directory / "examples.png",
+        evaluation.test.images(0, shown),
+        lambda name, severity: read(name, severity, 0, shown),
+        {name: scores[:, :shown] for name, scores in kappa.items()},
+    )
+    cifar10c_output.write(directory, results, correlations)
+    return results
+
+
+def measure(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str, Correlation], Kappa]:
+    """Kappa under every corruption: the results, the correlations and the scores [6, N] of each."""
     if not evaluation.method.probabilistic:
         raise UserError(
             f"method {evaluation.config.method} has no concentration: the suite cifar10c needs "
-            "a method that ends in _vmf"
+            "one that learns it, such as simclr_vmf"
         )
+    source = evaluation.test
     size = min(source.size, evaluation.images or source.size)
-    described, corrupted = _corruptions(evaluation, source)
-
+    described, read = open_corrupted(evaluation)
     kappa = {name: np.empty((1 + len(SEVERITIES), size)) for name in CORRUPTIONS}
     with Progress(size * (1 + len(SEVERITIES) * len(CORRUPTIONS)), unit="image") as progress:
         for start, stop in _chunks(size):
@@ -39,30 +54,23 @@ def run(evaluation: Evaluation) -> dict[str, object]:
         for name in CORRUPTIONS:
             for severity in SEVERITIES:
                 for start, stop in _chunks(size):
-                    images = corrupted(name, severity, start, stop)
+                    images = read(name, severity, start, stop)
                     kappa[name][severity, start:stop] = _kappa(evaluation, images)
                     progress.update(stop - start, f"{name} {severity}")
     correlations = {name: correlate(scores) for name, scores in kappa.items()}
-    results = summarise(correlations)
-    results |= {
+    results = summarise(correlations) | {
+        "expected_sign": -1,
         "corruptions": described,
         "data": f"{source.name} ({source.split})",
         "images": size,
+        "checkpoint": evaluation.checkpoint,
         "step": evaluation.step,
         "method": evaluation.config.method,
     }
-    directory = evaluation.directory("cifar10c")
-    cifar10c_output.write(directory, results, correlations)
-    cifar10c_output.draw_examples(
-        directory / "examples.png",
-        source.images(0, min(size, _CHUNK)),
-        lambda name, severity: corrupted(name, severity, 0, min(size, _CHUNK)),
-        {name: scores[:, :_CHUNK] for name, scores in kappa.items()},
-    )
-    return results
+    return results, correlations, kappa
 
 
-def summarise(correlations: dict[str, Correlation]) -> dict[str, object]:
+def summarise(correlations: dict[str, Correlation]) -> dict[str, Any]:
     """The numbers of `results.json`."""
     return {
         "mean_spearman": float(np.mean([c.spearman for c in correlations.values()])),
@@ -76,22 +84,6 @@ def summarise(correlations: dict[str, Correlation]) -> dict[str, object]:
         },
         "kappa": {name: c.means for name, c in correlations.items()},
     }
-
-
-def _corruptions(evaluation: Evaluation, source: Source) -> tuple[str, Corrupted]:
-    """Where corrupted images come from, in words and as a function."""
-    if evaluation.corrupted_dir:
-        files = {
-            name: open_cache(evaluation.corrupted_dir, name, expected_images=source.size)
-            for name in CORRUPTIONS
-        }
-        described = cache_source(evaluation.corrupted_dir)
-        return described, lambda name, severity, start, stop: files[name](severity)[start:stop]
-
-    def generate(name: str, severity: int, start: int, stop: int) -> np.ndarray:
-        return corrupt(source.images(start, stop), name, severity, first_index=start)
-
-    return f"{SOURCE}; frost: {frost_source()}", generate
 
 
 def _kappa(evaluation: Evaluation, images: np.ndarray) -> np.ndarray:

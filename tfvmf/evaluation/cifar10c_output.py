@@ -40,6 +40,8 @@ def table_markdown(results: dict) -> str:
         "A negative correlation says that kappa falls as the corruption grows. The columns of the "
         "paper are its 1000 epochs of ResNet-50 on CIFAR-10-C.",
     ]
+    if not results["data"].startswith("cifar10 "):
+        parts.append("The images are not CIFAR-10's: the protocol is the same, the data are not.")
     for title, key, printed in (
         ("Spearman", "spearman", paper.TABLE_1),
         ("Pearson", "pearson", paper.TABLE_1_PEARSON),

@@ -3,11 +3,13 @@
 import dataclasses
 import functools
 import pathlib
+from typing import Any
 
 import ml_collections
 
 from tfvmf import data, inference, training
 from tfvmf.methods import Method
+from tfvmf.training import checkpoints
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,17 +20,23 @@ class Evaluation:
         workdir: The run directory.
         config: The run's configuration.
         method: The trained method.
+        checkpoint: The name of the checkpoint that its weights are from.
         step: The training step of its weights.
         images: How many test images a suite looks at; 0 for all.
-        corrupted_dir: Directory of corrupted images in CIFAR-10-C's layout; "" generates them.
+        corruptions: `generate`, or `tfds` for the data set cifar10_corrupted.
+        corrupted_dir: Directory of corrupted images in CIFAR-10-C's layout, used if given.
+        cache_corrupted: Whether to write what is missing there first.
     """
 
     workdir: pathlib.Path
     config: ml_collections.ConfigDict
     method: Method
+    checkpoint: str
     step: int
     images: int = 0
+    corruptions: str = "generate"
     corrupted_dir: str = ""
+    cache_corrupted: bool = False
 
     @functools.cached_property
     def embedder(self) -> inference.Embedder:
@@ -44,6 +52,16 @@ class Evaluation:
     def test(self) -> data.Source:
         """Held-out images of the same."""
         return self._load(self.config.data.eval_split)
+
+    def checkpoints(self) -> list[str]:
+        """All checkpoints that the run keeps, the oldest first."""
+        return checkpoints.paths(self.workdir)
+
+    def at(self, checkpoint: str) -> "Evaluation":
+        """The same run at another of its checkpoints."""
+        _, method, step = checkpoints.load_method(self.workdir, checkpoint=checkpoint)
+        name = pathlib.Path(checkpoint).name
+        return dataclasses.replace(self, method=method, checkpoint=name, step=step)
 
     def directory(self, suite: str) -> pathlib.Path:
         """Where a suite writes."""
@@ -62,19 +80,25 @@ def load(
     *,
     checkpoint: str = "",
     data_dir: str = "",
-    images: int = 0,
-    corrupted_dir: str = "",
+    **options: Any,
 ) -> Evaluation:
-    """Loads a run for evaluation; `data_dir` replaces the one that it was trained with."""
+    """Loads a run for evaluation.
+
+    Args:
+        workdir: The run directory.
+        checkpoint: One of its checkpoints; the newest by default.
+        data_dir: Replaces the one that the run was trained with.
+        **options: Fields of `Evaluation` (`images`, `corrupted_dir`, ...).
+    """
     workdir = pathlib.Path(workdir)
-    config, method, step = training.load_method(workdir, checkpoint=checkpoint)
+    config, method, step = checkpoints.load_method(workdir, checkpoint=checkpoint)
     if data_dir:
         config.data.data_dir = data_dir
     return Evaluation(
         workdir=workdir,
         config=config,
         method=method,
+        checkpoint=pathlib.Path(checkpoint or checkpoints.latest(workdir) or "").name,
         step=step,
-        images=images,
-        corrupted_dir=corrupted_dir,
+        **options,
     )

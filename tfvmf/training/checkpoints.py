@@ -64,6 +64,12 @@ def latest(workdir: pathlib.Path) -> str | None:
     return tf.train.latest_checkpoint(str(workdir / "checkpoints"))
 
 
+def paths(workdir: pathlib.Path) -> list[str]:
+    """Paths of all checkpoints that a run keeps, the oldest first."""
+    state = tf.train.get_checkpoint_state(str(workdir / "checkpoints"))
+    return list(state.all_model_checkpoint_paths) if state else []
+
+
 def load_method(
     workdir: pathlib.Path, *, checkpoint: str = ""
 ) -> tuple[ml_collections.ConfigDict, Method, int]:
@@ -86,4 +92,5 @@ def load_method(
     method = build_method(config, num_classes=facts["num_classes"])
     state = tf.train.Checkpoint(**method.models).restore(path)
     state.assert_existing_objects_matched().expect_partial()
-    return config, method, int(path.rsplit("-", 1)[-1])
+    step = tf.train.load_variable(path, "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE")
+    return config, method, int(step)

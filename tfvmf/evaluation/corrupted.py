@@ -1,0 +1,103 @@
+"""Where the suite's corrupted images come from: made here, CIFAR-10-C's files, or TFDS."""
+
+import functools
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+
+from tfvmf import data
+from tfvmf.data.corruptions import (
+    CORRUPTIONS,
+    SEVERITIES,
+    SOURCE,
+    TFDS_NAMES,
+    corrupt,
+    frost_source,
+)
+from tfvmf.data.corruptions.cache import cache_source, open_cache, write_cache
+from tfvmf.errors import UserError
+from tfvmf.evaluation.run import Evaluation
+from tfvmf.progress import Progress
+
+KINDS = ("generate", "tfds")
+
+# (corruption, severity, first image, last image + 1) -> uint8 [n, H, W, 3]
+Read = Callable[[str, int, int, int], np.ndarray]
+
+
+def open_corrupted(evaluation: Evaluation) -> tuple[str, Read]:
+    """What the corrupted images of an evaluation are, in words, and a function that reads them.
+
+    All problems with files show here, before anything is measured.
+    """
+    if evaluation.corruptions not in KINDS:
+        raise UserError(
+            f"--corruptions={evaluation.corruptions} is unknown: use one of {', '.join(KINDS)}"
+        )
+    if evaluation.corrupted_dir:
+        if evaluation.cache_corrupted:
+            _fill(evaluation)
+        return _from_directory(evaluation)
+    if evaluation.cache_corrupted:
+        raise UserError("--cache_corrupted needs --corrupted_dir, the directory to write to")
+    if evaluation.corruptions == "tfds":
+        return _from_tfds(evaluation)
+    source = evaluation.test
+
+    def generate(name: str, severity: int, start: int, stop: int) -> np.ndarray:
+        return corrupt(source.images(start, stop), name, severity, first_index=start)
+
+    return f"{SOURCE} (seed 0; frost: {frost_source()})", generate
+
+
+def _from_directory(evaluation: Evaluation) -> tuple[str, Read]:
+    place, size = evaluation.corrupted_dir, evaluation.test.size
+    files = {name: open_cache(place, name, expected_images=size) for name in CORRUPTIONS}
+
+    def read(name: str, severity: int, start: int, stop: int) -> np.ndarray:
+        return np.asarray(files[name](severity)[start:stop])
+
+    return cache_source(place), read
+
+
+def _fill(evaluation: Evaluation) -> None:
+    """Writes what is missing of a directory in the official layout."""
+    source = evaluation.test
+    labels = np.zeros(source.size, np.int64) if source.labels is None else source.labels
+    total = source.size * len(CORRUPTIONS) * len(SEVERITIES)
+    with Progress(total, unit="image", description="corrupting") as progress:
+        write_cache(
+            pathlib.Path(evaluation.corrupted_dir),
+            source.images(),
+            labels,
+            progress=progress.update,
+        )
+
+
+def _from_tfds(evaluation: Evaluation) -> tuple[str, Read]:
+    source = evaluation.test
+    if source.name != "cifar10":
+        raise UserError(
+            f"--corruptions=tfds holds CIFAR-10's test images, and this run is judged on "
+            f"{source.name}: use --corruptions=generate"
+        )
+
+    @functools.lru_cache(maxsize=1)
+    def load(name: str, severity: int) -> data.Source:
+        spec = f"cifar10_corrupted/{TFDS_NAMES.get(name, name)}_{severity}"
+        loaded = data.load_source(
+            spec,
+            "test",
+            data_dir=evaluation.config.data.data_dir,
+            image_size=evaluation.config.data.image_size,
+        )
+        if loaded.size != source.size:
+            raise UserError(f"{spec} holds {loaded.size} images: {source.size} are needed")
+        return loaded
+
+    for name in CORRUPTIONS:  # all there? the cheapest look is the first severity's
+        load(name, SEVERITIES[0])
+    # TFDS stores them in an order of its own: a part of them is not the same part of the clean.
+    described = "CIFAR-10-C from TFDS" + (", another sample of images" if evaluation.images else "")
+    return described, lambda name, severity, start, stop: load(name, severity).images(start, stop)
