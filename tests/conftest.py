@@ -18,6 +18,8 @@ def rng():
     return np.random.default_rng(0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def two_replicas():
+    # One for all tests: TensorFlow numbers the collectives of every strategy anew, and a second
+    # strategy on the same devices would meet the shapes of the first.
     return tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])

@@ -87,9 +87,11 @@ def test_a_stopped_run_goes_on_bit_by_bit(finished, tmp_path, monkeypatch, signu
     assert steps == sorted(set(steps))
 
 
-def test_replicas_compute_what_one_device_does(tmp_path, two_replicas, monkeypatch):
+@pytest.mark.parametrize("method", ["simclr_vmf", "mc_infonce"])
+def test_replicas_compute_what_one_device_does(method, tmp_path, two_replicas, monkeypatch):
     # Not Adam: it divides by the gradient's size and so makes rounding errors as large as steps.
-    changes = {"batch_size": 348, "epochs": 1, "optimizer.name": "sgd", "log_every_steps": 1}
+    changes = {"method": method, "batch_size": 348, "epochs": 1, "mc_infonce.n_samples": 4}
+    changes |= {"optimizer.name": "sgd", "log_every_steps": 1}
     monkeypatch.setattr(loop, "make_strategy", lambda *_, **__: two_replicas)
     training.train(tiny_config(**changes), tmp_path / "two")
     monkeypatch.undo()

@@ -1,13 +1,19 @@
 """TensorFlow's distribution strategies by name."""
 
+import functools
+
 import tensorflow as tf
 
 from tfvmf.config import STRATEGIES
 from tfvmf.errors import UserError
 
 
+@functools.cache
 def make_strategy(name: str, *, logical_devices: int = 0) -> tf.distribute.Strategy:
-    """Creates the strategy that spreads a batch over devices or machines.
+    """Creates the strategy that spreads a batch over devices or machines, once a process.
+
+    Once, because TensorFlow numbers the collective operations of every strategy from the same
+    start: those of a second one would be taken for those of the first.
 
     Args:
         name: `default` (one device), `mirrored` (all devices of this machine) or `multi_worker`

@@ -1,0 +1,21 @@
+from tfvmf.progress import Progress
+
+
+def test_off_a_terminal_it_prints_lines(capsys):
+    with Progress(3, unit="image", seconds=0.0) as progress:
+        progress.update(1, "loss 0.5")
+        progress.note("a line that stays")
+        progress.update(2)
+    lines = capsys.readouterr().err.splitlines()
+    assert "1/3" in lines[0]
+    assert "loss 0.5" in lines[0]
+    assert lines[1] == "a line that stays"
+    assert "3/3" in lines[2]
+    assert len(lines) == 3
+
+
+def test_lines_are_rare(capsys):
+    with Progress(1000, seconds=1000.0) as progress:
+        for _ in range(1000):
+            progress.update()
+    assert len(capsys.readouterr().err.splitlines()) == 1  # the last
