@@ -5,6 +5,7 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 from tiny import tiny_config
 
 from tfvmf import training
@@ -178,6 +179,34 @@ def test_other_methods_and_optimizers_train(tmp_path, method, optimizer):
     assert set(trained.models) == (
         {"encoder", "classifier"} if method == "supervised" else {"encoder"}
     )
+
+
+def test_unlabelled_images_train_while_labelled_ones_are_watched(tmp_path, rng):
+    path = tmp_path / "mine.npz"
+    np.savez(path, images=rng.integers(0, 256, (40, 9, 9), np.uint8))
+    changes = {"data.source": f"npz:{path}", "batch_size": 20, "epochs": 1}
+    watched = training.train(
+        tiny_config(**changes, **{"data.eval_source": "digits"}), tmp_path / "labelled"
+    )
+    assert "knn_accuracy" in watched
+    alone = training.train(tiny_config(**changes), tmp_path / "unlabelled")
+    assert "eval_kappa" in alone
+    assert "knn_accuracy" not in alone
+
+
+def test_a_broken_image_of_a_streamed_folder_is_named(tmp_path, rng):
+    folder = tmp_path / "images" / "train"
+    folder.mkdir(parents=True)
+    (tmp_path / "images" / "test").mkdir()
+    for number in range(12):
+        place = folder if number < 8 else folder.parent / "test"
+        Image.fromarray(rng.integers(0, 256, (20, 20, 3), np.uint8)).save(place / f"{number}.png")
+    content = bytearray((folder / "3.png").read_bytes())
+    content[200:400] = bytes(200)  # in the middle: the header and the end look right
+    (folder / "3.png").write_bytes(content)
+    changes = {"data.source": f"folder:{tmp_path / 'images'}", "data.memory_limit_gib": 0.0}
+    with pytest.raises(UserError, match=r"3\.png"):
+        training.train(tiny_config(batch_size=4, **changes), tmp_path / "run")
 
 
 def test_loading_needs_a_run_and_a_checkpoint(finished, tmp_path):
