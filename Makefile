@@ -7,7 +7,7 @@ DEMO := runs/demo
 .PHONY: setup demo test lint format clean help
 
 help:
-	@echo "make demo    train on the embedded digits, evaluate, show where the results are"
+	@echo "make demo    train on the embedded digits, evaluate, export; show where the results are"
 	@echo "make test    run the tests"
 	@echo "make setup   create $(VENV) and install tfvmf in it (the others do it for you)"
 	@echo "make lint    ruff, mypy, import-linter"
@@ -27,9 +27,10 @@ $(VENV)/.installed: setup.py constraints.txt
 demo: setup
 	bin/train --workdir=$(DEMO)
 	bin/evaluate --workdir=$(DEMO)
+	bin/export --workdir=$(DEMO) --output_dir=$(DEMO)/export --calibrate_on=test
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

@@ -6,7 +6,8 @@ import setuptools
 
 HERE = pathlib.Path(__file__).parent
 
-TEST = ["mpmath", "pytest", "pytest-xdist"]
+SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
+TEST = [*SERVING, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist"]
 DEV = [*TEST, "import-linter", "mypy", "ruff"]
 
 setuptools.setup(
@@ -34,5 +35,10 @@ setuptools.setup(
         "tf-keras>=2.20,<2.22",
         "tqdm>=4.66",
     ],
-    extras_require={"test": TEST, "dev": DEV, "corruptions": ["imagecorruptions"]},
+    extras_require={
+        "test": TEST,
+        "dev": DEV,
+        "serving": SERVING,
+        "corruptions": ["imagecorruptions"],
+    },
 )

@@ -5,16 +5,18 @@ TensorFlow itself takes seconds to import.
 """
 
 import importlib
-from types import ModuleType
+from typing import Any
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("data", "evaluation", "losses", "methods", "models", "training", "vmf")
+_SUBMODULES = ("data", "evaluation", "losses", "methods", "models", "serving", "training", "vmf")
 
-__all__ = ["__version__", *_SUBMODULES]
+__all__ = ["__version__", "load", *_SUBMODULES]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
+    if name == "load":  # an exported model
+        return importlib.import_module("tfvmf.serving").load
     if name in _SUBMODULES:
         return importlib.import_module(f"tfvmf.{name}")
     raise AttributeError(f"module 'tfvmf' has no attribute {name!r}")

@@ -42,7 +42,8 @@ class Embedder:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _batches(self, read: Callable[[int, int], np.ndarray], size: int) -> Iterator[Embeddings]:
-        # `max`: no images still give one (empty) batch, so that outputs have their shapes.
-        for start in range(0, max(size, 1), self.batch_size):
+        if size < 1:  # TensorFlow's convolutions refuse an empty batch
+            raise ValueError("there are no images to embed")
+        for start in range(0, size, self.batch_size):
             outputs = self._forward(read(start, min(start + self.batch_size, size)))
             yield {name: value.numpy() for name, value in outputs.items()}

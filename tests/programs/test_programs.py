@@ -8,10 +8,19 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
+from PIL import Image
+from untrained import make_run
 
 ROOT = pathlib.Path(__file__).parents[2]
-PROGRAMS = ("train", "evaluate")
+# Each with a flag that its help must name.
+PROGRAMS = {
+    "train": "--workdir",
+    "evaluate": "--workdir",
+    "export": "--output_dir",
+    "embed": "--model",
+}
 TINY = [
     "--config.batch_size=349",
     "--config.data.image_size=8",
@@ -33,7 +42,7 @@ def test_help_answers_at_once_without_tensorflow(program):
     result = run(program, "--help")
     assert time.monotonic() - start < 2.0
     assert result.returncode == 0
-    assert "--workdir" in result.stdout
+    assert PROGRAMS[program] in result.stdout
     imported = subprocess.run(
         [sys.executable, "-X", "importtime", ROOT / "bin" / program, "--help"],
         capture_output=True,
@@ -72,6 +81,22 @@ def test_without_venv_they_say_what_to_run(program, tmp_path):
         ("evaluate", ["--workdir=/no/such/run"], "/no/such/run"),
         ("evaluate", ["--suite=imagenetc"], "cifar10c"),
         ("evaluate", ["--images=-1"], "images"),
+        ("export", [], "--output_dir"),
+        ("export", ["--output_dir=models", "--workdir=/no/such/run"], "/no/such/run"),
+        ("export", ["--output_dir=models", "--reject_below=0.1"], "--calibrate_on"),
+        ("export", ["--output_dir=models", "--reject_below=much"], "reject_below"),
+        (
+            "export",
+            ["--output_dir=models", "--calibrate_on=test", "--reject_below=5"],
+            "--reject_below=5",
+        ),
+        ("embed", ["--images=.", "--output=out.npz"], "--model"),
+        ("embed", ["--model=.", "--output=out.npz"], "--images"),
+        ("embed", ["--model=.", "--images=."], "--output"),
+        ("embed", ["--model=.", "--images=/no/such", "--output=out.npz"], "/no/such"),
+        ("embed", ["--model=.", "--images=.", "--output=out.txt"], "out.txt"),
+        ("embed", ["--model=m", "--images=.", "--output=o.npz", "--sort=size"], "kappa"),
+        ("embed", ["--model=m", "--images=.", "--output=o.npz", "--batch_size=0"], "batch_size"),
     ],
 )
 def test_mistakes_give_one_line_and_exit_code_2(program, flags, message, tmp_path):
@@ -111,6 +136,28 @@ def test_train_then_evaluate_as_typed(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "mean_spearman" in result.stdout
     assert (workdir / "eval" / "cifar10c" / "table.md").exists()
+
+
+def test_export_then_embed_as_typed(tmp_path):
+    make_run(tmp_path / "run")
+    flags = ["--workdir=run", "--output_dir=models", "--calibrate_on=test", "--reject_below=0.1"]
+    result = run("export", *flags, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("exported: models/1\n")
+    assert "port.cc" not in result.stderr  # TensorFlow's own chatter
+    assert "util.cc" not in result.stderr
+    (tmp_path / "pictures").mkdir()
+    for level in range(0, 250, 50):
+        Image.new("RGB", (20, 30), (level, 9, 9)).save(tmp_path / "pictures" / f"{level}.jpg")
+    flags = ["--model=models", "--images=pictures", "--output=out.npz", "--sort=kappa"]
+    result = run("embed", *flags, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "images 5, kappa" in result.stdout
+    assert "out.png" in result.stdout
+    with np.load(tmp_path / "out.npz") as written:
+        assert written["mean_direction"].shape == (5, 8)
+        assert written["confidence"].shape == (5,)
+    assert (tmp_path / "out.png").exists()
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):

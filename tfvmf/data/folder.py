@@ -65,7 +65,7 @@ def load(request: Request) -> Source:
     if not request.target or not root.is_dir():
         what = "is not a folder" if root.exists() and request.target else "there is no such folder"
         raise UserError(f"{request.spec}: {what}; write folder:/path/of/images")
-    files = _find(root)
+    files = find_images(root)
     if not files:
         raise UserError(f"{root}: no images in this folder ({' '.join(EXTENSIONS)})")
     parts = _split_folders(files)
@@ -99,7 +99,7 @@ def _open(
     return ArraySource(request, images, labels=labels, class_names=classes)
 
 
-def _find(root: pathlib.Path) -> list[str]:
+def find_images(root: pathlib.Path) -> list[str]:
     """Paths of all images, relative to `root`, with slashes, sorted by code points."""
 
     def stop(error: OSError) -> None:

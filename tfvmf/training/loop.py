@@ -129,6 +129,9 @@ def train(
         if told is None:
             raise
         raise UserError(told.group(1)) from error
+    finally:
+        if run.writer:
+            run.writer.close()
 
 
 @dataclasses.dataclass
@@ -153,14 +156,14 @@ class Run:
             for step in range(start + 1, plan.total_steps + 1):
                 # Not read here: on an accelerator the host runs ahead until the next log line.
                 pending.append(self.step(batches))
-                logs = plan.is_due(step, plan.log_every) or step == start + 1
-                saves = plan.is_due(step, plan.save_every)
+                signum, first = stop.signum, step == start + 1
+                saves = plan.is_due(step, plan.save_every) or signum
                 monitors = plan.is_due(step, plan.monitor_every)
-                if logs or saves or monitors or stop.signum:
+                if saves or monitors or first or plan.is_due(step, plan.log_every):
                     values = self._collect(pending, step)
-                    seconds = time.perf_counter() - clock
-                    values["images_per_second"] = len(pending) * self.batch_size / seconds
-                    values["seconds"] = seconds
+                    if not first:  # which built the graph
+                        images = len(pending) * self.batch_size
+                        values["images_per_second"] = images / (time.perf_counter() - clock)
                     self._write(step, values)
                     latest.update(values)
                     pending = []
@@ -170,18 +173,16 @@ class Run:
                     self._write(step, watched)
                     latest.update(watched)
                     progress.note(f"epoch {step / plan.steps_per_epoch:.0f}: {summary(latest)}")
-                if saves or stop.signum:
+                if saves:
                     self.checkpoints.save()
-                if stop.signum:
+                if signum:
                     raise Interrupted(
-                        stop.signum,
+                        signum,
                         f"stopped after step {step} of {plan.total_steps}, all saved: "
                         "the same command goes on from here",
                     )
                 if not pending:
                     clock = time.perf_counter()
-        if self.writer:
-            self.writer.close()
         return latest or self.monitor()
 
     def _collect(self, pending: list[dict[str, tf.Tensor]], step: int) -> dict[str, float]:

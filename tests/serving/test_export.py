@@ -1,0 +1,245 @@
+import io
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+from PIL import Image
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow_serving.apis import prediction_log_pb2
+from tensorflow_serving.config import model_server_config_pb2
+from untrained import make_run
+
+from tfvmf import serving
+from tfvmf.errors import UserError
+from tfvmf.serving import export, facts, warmup
+
+FLOATS = ("mean_direction", "concentration", "features")
+
+
+def png(image):
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def signatures(exported):
+    return tf.saved_model.load(str(exported.path)).signatures
+
+
+@pytest.fixture(scope="module")
+def graph(exported):
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((exported.path / "saved_model.pb").read_bytes())
+    return model.meta_graphs[0].graph_def
+
+
+def nodes(graph):
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def test_both_signatures_give_what_the_training_code_gives(exported, digits, signatures):
+    expected = exported.expected(digits[:20])
+    by_pixels = signatures["serving_default"](images=digits[:20])
+    by_bytes = signatures["serving_bytes"](image_bytes=[png(image) for image in digits[:20]])
+    for outputs in (by_pixels, by_bytes):
+        assert set(outputs) == {*FLOATS, "confidence", "accept"}
+        for name in FLOATS:
+            assert outputs[name].dtype == tf.float32
+            np.testing.assert_allclose(outputs[name], expected[name], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(by_bytes["mean_direction"], axis=1), 1, atol=1e-5)
+
+
+def test_images_of_another_size_are_resized_as_in_training(signatures, photographs):
+    by_pixels = signatures["serving_default"](images=photographs)
+    by_bytes = signatures["serving_bytes"](image_bytes=[png(image) for image in photographs])
+    for name in FLOATS:
+        np.testing.assert_allclose(by_pixels[name], by_bytes[name], rtol=1e-4, atol=1e-4)
+
+
+def test_confidence_is_the_rank_among_the_calibration_images(digits, signatures):
+    outputs = signatures["serving_default"](images=digits)
+    kappa = outputs["concentration"].numpy()
+    share = (kappa[None, :] < kappa[:, None]).mean(axis=1)
+    np.testing.assert_allclose(outputs["confidence"], share, atol=0.01)
+    assert np.mean(outputs["accept"]) == pytest.approx(0.95, abs=0.01)
+
+
+def test_an_empty_batch_gives_empty_outputs(signatures):
+    for outputs in (
+        signatures["serving_default"](images=np.zeros((0, 16, 16, 3), np.uint8)),
+        signatures["serving_default"](images=np.zeros((0, 0, 0, 3), np.uint8)),
+        signatures["serving_bytes"](image_bytes=tf.constant([], tf.string)),
+    ):
+        assert {name: tuple(value.shape) for name, value in outputs.items()} == {
+            "mean_direction": (0, 8),
+            "concentration": (0,),
+            "features": (0, 32),
+            "confidence": (0,),
+            "accept": (0,),
+        }
+
+
+def test_bad_requests_are_refused_and_the_next_one_works(signatures, digits):
+    good = png(digits[0])
+    serve = signatures["serving_bytes"]
+    first = serve(image_bytes=[good])["concentration"].numpy()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="image 1 is broken"):
+        serve(image_bytes=[good, good[:60], good])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="without pixels"):
+        signatures["serving_default"](images=np.zeros((2, 0, 5, 3), np.uint8))
+    np.testing.assert_array_equal(serve(image_bytes=[good])["concentration"], first)
+
+
+def test_no_image_gives_nan(signatures, rng):
+    noise = rng.integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
+    extremes = np.where(noise > 127, 255, 0).astype(np.uint8)
+    flat = np.stack([np.full((16, 16, 3), level, np.uint8) for level in (0, 1, 127, 254, 255)])
+    for images in (noise, extremes, flat, noise[:, :1, :1], noise[:, :1]):
+        outputs = signatures["serving_default"](images=images)
+        for name in (*FLOATS, "confidence"):
+            assert np.isfinite(outputs[name]).all(), name
+
+
+def test_the_graph_infers_and_nothing_else(graph):
+    known = set(dir(tf.raw_ops))
+    assert {node.op for node in nodes(graph)} <= known
+    for node in nodes(graph):
+        assert "PyFunc" not in node.op
+        assert not node.op.startswith("ResourceApply")
+        if node.op.startswith("FusedBatchNorm"):
+            assert node.attr["is_training"].b is False
+    writers = [
+        function.signature.name
+        for function in graph.library.function
+        if any(node.op.startswith("Assign") for node in function.node_def)
+    ]
+    assert all("traced_restore" in name for name in writers), writers
+
+
+def test_versions_follow_one_another_and_failure_leaves_none(exported, tmp_path, monkeypatch):
+    (tmp_path / "4").mkdir()
+    (tmp_path / "models.config").write_text("mine")
+    path = serving.export_model(exported.workdir, tmp_path)
+    assert path == tmp_path / "5"
+    assert (tmp_path / "models.config").read_text() == "mine"
+    outputs = tf.saved_model.load(str(path)).signatures["serving_default"].structured_outputs
+    assert set(outputs) == set(FLOATS)  # not calibrated
+    before = sorted(tmp_path.iterdir())
+
+    def fail(*args, **kwargs):
+        assert sorted(tmp_path.iterdir()) != before  # half a model is on disk, and has no number
+        raise OSError("disk full")
+
+    monkeypatch.setattr(export, "_check", fail)
+    with pytest.raises(OSError, match="disk full"):
+        serving.export_model(exported.workdir, tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_run_of_mixed_precision_is_served_in_float32(tmp_path):
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        workdir = make_run(tmp_path / "run", precision="mixed_bfloat16")
+        path = serving.export_model(workdir, tmp_path / "models")
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+    finally:
+        keras.config.set_dtype_policy(policy)
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((path / "saved_model.pb").read_bytes())
+    assert "DT_BFLOAT16" not in str(model.meta_graphs[0].graph_def)
+    outputs = tf.saved_model.load(str(path)).signatures["serving_default"].structured_outputs
+    assert {value.dtype for value in outputs.values()} == {tf.float32}
+
+
+def test_warm_up_requests_are_answered(exported, signatures):
+    file = exported.path / "assets.extra" / "tf_serving_warmup_requests"
+    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
+    seen = []
+    for record in records:
+        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+        assert request.model_spec.name == "tfvmf"
+        inputs = {name: tf.constant(tf.make_ndarray(v)) for name, v in request.inputs.items()}
+        outputs = signatures[request.model_spec.signature_name](**inputs)
+        seen.append((request.model_spec.signature_name, len(outputs["concentration"])))
+    assert sorted(seen) == sorted(
+        (name, count) for name in ("serving_default", "serving_bytes") for count in warmup.BATCHES
+    )
+
+
+def test_without_the_extra_there_are_no_warm_up_requests(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "tensorflow_serving.apis", None)
+    assert warmup.write_warmup(tmp_path, model_name="tfvmf", image_size=16) is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_servers_files_are_what_it_reads(exported):
+    config = model_server_config_pb2.ModelServerConfig()
+    text_format.Parse((exported.directory / "models.config").read_text(), config)
+    (model,) = config.model_config_list.config
+    assert (model.name, model.base_path) == ("tfvmf", "/models/tfvmf")
+    assert model.model_platform == "tensorflow"
+    # The message of the batching file is not part of the package: names and forms by hand.
+    lines = dict(
+        line.split(maxsplit=1)
+        for line in (exported.directory / "batching_parameters.txt").read_text().splitlines()
+    )
+    assert lines.pop("pad_variable_length_inputs:") == "false"
+    assert set(lines) == {
+        "max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads"
+    }  # fmt: skip
+    for value in lines.values():
+        assert value.split()[:2] == ["{", "value:"]
+        assert int(value.split()[2]) > 0
+
+
+def test_facts_tell_where_it_came_from(exported):
+    noted = json.loads((exported.path / facts.FILE).read_text())
+    assert noted["calibration"] == {
+        "source": "digits", "split": "test", "images": 400, "reject_below": 0.05
+    }  # fmt: skip
+    chosen = ("method", "step", "image_size", "dimension", "features")
+    assert [noted[key] for key in chosen] == ["simclr_vmf", 7, 16, 8, 32]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reject_below": 1.5}, "--reject_below"),
+        ({"reject_below": float("nan")}, "--reject_below"),
+        ({"checkpoint": "/no/such/step-9"}, "/no/such/step-9"),
+        ({"calibrate_on": "holidays"}, "holidays"),
+    ],
+)
+def test_mistakes_are_named_and_nothing_is_written(exported, tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        serving.export_model(exported.workdir, tmp_path / "models", **changes)
+    assert not (tmp_path / "models").exists()
+
+
+def test_what_cannot_be_served_is_refused(exported, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--output_dir"):
+        serving.export_model(exported.workdir, tmp_path / "file")
+    plain = make_run(tmp_path / "plain", method="simclr")
+    with pytest.raises(UserError, match="no concentration"):
+        serving.export_model(plain, tmp_path / "models", calibrate_on="test")
+    other = make_run(tmp_path / "other", **{"model.dimension": 5})
+    with pytest.raises(UserError, match="of another run"):
+        serving.export_model(
+            plain, tmp_path / "models", checkpoint=str(other / "checkpoints" / "step-7")
+        )
+
+
+def test_diverged_weights_are_refused(exported, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        keras.Variable, "numpy", lambda variable: np.full(variable.shape, np.nan, np.float32)
+    )
+    with pytest.raises(UserError, match="diverged"):
+        serving.export_model(exported.workdir, tmp_path / "models")
