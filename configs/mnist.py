@@ -2,8 +2,7 @@
 
     bin/train --config=configs/mnist.py --data_dir=DIR
 
-TIME
-RESULT
+Not run here.
 """
 
 import ml_collections
