@@ -5,6 +5,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import ml_collections
 from absl import app, flags, logging
@@ -35,7 +36,7 @@ def run(main: Callable[[], None]) -> None:
     app.run(guarded, flags_parser=_parse)
 
 
-def fail(message: str, *, code: int = 2) -> None:
+def fail(message: str, *, code: int = 2) -> NoReturn:
     """Ends the program with one line on the error stream."""
     line = " ".join(message.split())
     print(f"{pathlib.Path(sys.argv[0]).name}: {line}", file=sys.stderr)
@@ -62,7 +63,6 @@ def _parse(argv: list[str]) -> list[str]:
         fail(f"{error} (--help lists the flags)")
     except SystemExit:  # absl's help exits with 1
         sys.exit(0)
-    raise AssertionError("unreachable")
 
 
 def _check_config_flags(argv: list[str]) -> None:
