@@ -140,10 +140,14 @@ def test_curves_are_drawn(run, workdir):
     assert matplotlib.image.imread(workdir / "eval" / "curves" / "curves.png").std() > 0.01
 
 
-def test_a_method_without_concentration_is_refused_by_cifar10c(tmp_path):
-    run = evaluation.load(trained(tmp_path, method="simclr"))
-    with pytest.raises(UserError, match="no concentration"):
-        evaluation.SUITES["cifar10c"](run)
+def test_a_method_without_concentration_is_followed_by_its_feature_norm(tmp_path):
+    run = evaluation.load(trained(tmp_path, method="simclr"), images=10)
+    results = evaluation.SUITES["cifar10c"](run)
+    assert (results["score"], results["expected_sign"]) == ("feature norm", -1)
+    features = run.embedder(run.test.images(0, 10))["features"]
+    assert results["kappa"]["fog"][0] == pytest.approx(np.linalg.norm(features, axis=1).mean())
+    table = (tmp_path / "eval" / "cifar10c" / "table.md").read_text()
+    assert table.startswith("# Feature norm against corruption: simclr")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Does kappa fall as corruption grows? The paper's Table 1, and what six points cannot say."""
+"""Does kappa fall as corruption grows? The paper's Table 1, and what six points cannot say.
+
+An encoder without a concentration is followed by another score (`scores`): the suite compares.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
-from tfvmf.errors import UserError
 from tfvmf.evaluation import cifar10c_output
 from tfvmf.evaluation.correlation import Correlation, correlate
 from tfvmf.evaluation.corrupted import open_corrupted
 from tfvmf.evaluation.run import Evaluation
+from tfvmf.evaluation.scores import score_of
 from tfvmf.progress import Progress
 
 _CHUNK = 1000
@@ -35,19 +38,15 @@ def run(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def measure(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str, Correlation], Kappa]:
-    """Kappa under every corruption: the results, the correlations and the scores [6, N] of each."""
-    if not evaluation.method.probabilistic:
-        raise UserError(
-            f"method {evaluation.config.method} has no concentration: the suite cifar10c needs "
-            "one that learns it, such as simclr_vmf"
-        )
+    """Under every corruption: the results, the correlations and the scores [6, N] of each."""
+    score = score_of(evaluation.method)
     source = evaluation.test
     size = min(source.size, evaluation.images or source.size)
     described, read = open_corrupted(evaluation)
     kappa = {name: np.empty((1 + len(SEVERITIES), size)) for name in CORRUPTIONS}
     with Progress(size * (1 + len(SEVERITIES) * len(CORRUPTIONS)), unit="image") as progress:
         for start, stop in _chunks(size):
-            clean = _kappa(evaluation, source.images(start, stop))
+            clean = score.of(evaluation.embedder(source.images(start, stop)))
             for name in CORRUPTIONS:
                 kappa[name][0, start:stop] = clean
             progress.update(stop - start)
@@ -55,11 +54,12 @@ def measure(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str, Correlati
             for severity in SEVERITIES:
                 for start, stop in _chunks(size):
                     images = read(name, severity, start, stop)
-                    kappa[name][severity, start:stop] = _kappa(evaluation, images)
+                    kappa[name][severity, start:stop] = score.of(evaluation.embedder(images))
                     progress.update(stop - start, f"{name} {severity}")
     correlations = {name: correlate(scores) for name, scores in kappa.items()}
     results = summarise(correlations) | {
-        "expected_sign": -1,
+        "score": score.name,
+        "expected_sign": score.expected_sign,
         "corruptions": described,
         "data": f"{source.name} ({source.split})",
         "images": size,
@@ -84,10 +84,6 @@ def summarise(correlations: dict[str, Correlation]) -> dict[str, Any]:
         },
         "kappa": {name: c.means for name, c in correlations.items()},
     }
-
-
-def _kappa(evaluation: Evaluation, images: np.ndarray) -> np.ndarray:
-    return evaluation.embedder(images)["concentration"]
 
 
 def _chunks(size: int) -> Iterator[tuple[int, int]]:

@@ -18,7 +18,7 @@ def write(directory: pathlib.Path, results: dict, correlations: dict[str, Correl
     """Writes `table.csv`, `table.md`, `kappa.png` and, last, `results.json`."""
     write_text(directory / "table.csv", table_csv(correlations))
     write_text(directory / "table.md", table_markdown(results))
-    draw_kappa(directory / "kappa.png", correlations)
+    draw_kappa(directory / "kappa.png", correlations, score=results["score"])
     write_json(directory / "results.json", results)
 
 
@@ -34,11 +34,13 @@ def table_csv(correlations: dict[str, Correlation]) -> str:
 
 def table_markdown(results: dict) -> str:
     """The paper's Table 1 and its appendix table with a row of ours, corruptions as rows."""
+    score = results["score"].capitalize()
     parts = [
-        f"# Kappa against corruption: {results['method']} on {results['data']}",
+        f"# {score} against corruption: {results['method']} on {results['data']}",
         f"{results['images']:,} images, step {results['step']}; {results['corruptions']}.",
-        "A negative correlation says that kappa falls as the corruption grows. The columns of the "
-        "paper are its 1000 epochs of ResNet-50 on CIFAR-10-C.",
+        f"A negative correlation says that {results['score']} falls as the corruption grows; the "
+        f"expected sign is {'minus' if results['expected_sign'] < 0 else 'plus'}. The columns of "
+        "the paper are its 1000 epochs of ResNet-50 on CIFAR-10-C.",
     ]
     if not results["data"].startswith("cifar10 "):
         parts.append("The images are not CIFAR-10's: the protocol is the same, the data are not.")
@@ -73,8 +75,10 @@ def table_markdown(results: dict) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def draw_kappa(path: pathlib.Path, correlations: dict[str, Correlation]) -> None:
-    """Mean kappa against severity, a panel a corruption."""
+def draw_kappa(
+    path: pathlib.Path, correlations: dict[str, Correlation], *, score: str = "kappa"
+) -> None:
+    """The mean score against severity, a panel a corruption."""
     with plt.rc_context(plots.STYLE):
         columns = 6
         rows = -(-len(correlations) // columns)
@@ -93,8 +97,8 @@ def draw_kappa(path: pathlib.Path, correlations: dict[str, Correlation]) -> None
             axis.set_xticks(range(len(value.means)))
         mean = np.mean([value.spearman for value in correlations.values()])
         figure.suptitle(
-            f"Mean kappa against severity (0: clean). Spearman in the titles, mean {mean:+.3f}; "
-            "orange: kappa rises",
+            f"Mean {score} against severity (0: clean). Spearman in the titles, mean {mean:+.3f}; "
+            f"orange: {score} rises",
             x=0.01, ha="left", fontsize=10,
         )  # fmt: skip
         figure.tight_layout()
