@@ -16,6 +16,7 @@ class Progress:
         initial: Steps already done (a resumed run).
         unit: What a step is called.
         description: What is being done.
+        rate: Whether to show how many steps a second.
         seconds: In a log file, seconds between two lines.
     """
 
@@ -26,6 +27,7 @@ class Progress:
         initial: int = 0,
         unit: str = "step",
         description: str = "",
+        rate: bool = True,
         seconds: float = 30.0,
     ) -> None:
         self._terminal = sys.stderr.isatty()
@@ -37,6 +39,11 @@ class Progress:
             unit=f" {unit}s",
             desc=description or None,
             dynamic_ncols=True,
+            # A short bar: on a narrow terminal what stands behind it is worth more.
+            bar_format="{desc}{percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} "
+            + "[{elapsed}<{remaining}"
+            + (", {rate_fmt}" if rate else "")
+            + "{postfix}]",
             disable=None if self._terminal else False,
             # Off a terminal the bar only counts: lines are printed by `update`.
             file=sys.stderr if self._terminal else _Nowhere(),

@@ -151,7 +151,10 @@ class Run:
         """Trains from step `start` to the end of the plan."""
         plan, latest = self.plan, dict[str, float]()
         pending: list[dict[str, tf.Tensor]] = []
-        with StopRequest() as stop, Progress(plan.total_steps, initial=start) as progress:
+        with (
+            StopRequest() as stop,
+            Progress(plan.total_steps, initial=start, rate=False) as progress,
+        ):
             clock = time.perf_counter()
             for step in range(start + 1, plan.total_steps + 1):
                 # Not read here: on an accelerator the host runs ahead until the next log line.

@@ -34,13 +34,14 @@ def describe(
 
 
 def summary(values: dict[str, float]) -> str:
-    """The values that people watch, on one line."""
-    names = ("loss", "contrastive", "cross_entropy", "alignment", "penalty")
-    parts = [f"{name} {values[name]:.3f}" for name in names if name in values]
+    """The values that people watch, on one line; a narrow terminal cuts off its end."""
+    parts = [f"loss {values['loss']:.3f}"] if "loss" in values else []
     if "kappa" in values:
         parts.append(f"kappa {values['kappa']:.2f}±{values['kappa_std']:.2f}")
     if "knn_accuracy" in values:
         parts.append(f"k-NN {values['knn_accuracy']:.3f}")
     if "images_per_second" in values:
         parts.append(f"{values['images_per_second']:.0f} images/s")
+    terms = ("contrastive", "cross_entropy", "alignment", "penalty")
+    parts += [f"{name} {values[name]:.3f}" for name in terms if name in values]
     return ", ".join(parts)
