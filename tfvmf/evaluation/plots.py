@@ -8,6 +8,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from tfvmf.files import replacing
+
 BLUE, ORANGE, GREEN, GREY = "#2f6db3", "#d95319", "#5f9e3f", "#8a8f98"
 
 STYLE = {
@@ -28,7 +30,6 @@ STYLE = {
 
 def save(figure: Figure, path: pathlib.Path) -> None:
     """Writes a PNG whole or not at all, and forgets the figure."""
-    temporary = path.with_name(f".{path.name}")
-    figure.savefig(temporary, format="png", bbox_inches="tight")
+    with replacing(path) as file:
+        figure.savefig(file, format="png", bbox_inches="tight")
     plt.close(figure)
-    temporary.replace(path)

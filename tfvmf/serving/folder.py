@@ -1,12 +1,12 @@
 """A folder of images to one file of embeddings."""
 
-import os
 import pathlib
 
 import numpy as np
 
 from tfvmf.data.folder import EXTENSIONS, find_images
 from tfvmf.errors import UserError
+from tfvmf.files import replacing
 from tfvmf.serving.loader import Embeddings, load
 from tfvmf.serving.sheet import draw_sheet
 
@@ -52,12 +52,8 @@ def embed_folder(
 
 def _write(path: pathlib.Path, arrays: Embeddings) -> None:
     """Writes the file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with replacing(path) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
-        temporary.replace(path)
     except OSError as error:
         raise UserError(f"--output={path} cannot be written: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

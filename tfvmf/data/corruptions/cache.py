@@ -21,6 +21,7 @@ from tfvmf.data import corruptions
 from tfvmf.data.corruptions import npy
 from tfvmf.data.corruptions.draws import Images
 from tfvmf.errors import UserError
+from tfvmf.files import replacing
 
 _LEVELS = len(corruptions.SEVERITIES)
 _LABELS = "labels.npy"
@@ -194,7 +195,7 @@ def _corrupted_chunks(
 
 
 def _write_manifest(place: pathlib.Path, manifest: dict[str, Any], complete: list[str]) -> None:
-    with npy.replacing(place / _MANIFEST) as file:
+    with replacing(place / _MANIFEST) as file:
         file.write(json.dumps({**manifest, "complete": complete}, indent=1).encode())
 
 

@@ -1,15 +1,14 @@
 """Files of NumPy arrays, written in one piece or not at all, read without being loaded."""
 
-import contextlib
-import os
 import pathlib
-from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tfvmf.errors import UserError
+from tfvmf.files import replacing
 
 
 def write_rows(
@@ -28,18 +27,6 @@ def write_rows(
         np.lib.format.write_array_header_1_0(file, header)
         for chunk in chunks:
             file.write(np.ascontiguousarray(chunk).data)
-
-
-@contextlib.contextmanager
-def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """A file that takes its name once it is written, and vanishes if that fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def map_rows(path: pathlib.Path) -> npt.NDArray[Any]:
