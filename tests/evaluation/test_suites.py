@@ -161,3 +161,11 @@ def test_suites_by_name(names, chosen):
 def test_unknown_suites_are_named(names):
     with pytest.raises(UserError, match="cifar10c"):
         evaluation.suites_by_name(names)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    trained(tmp_path)
+    (data,) = (tmp_path / "checkpoints").glob("*.data-*")
+    data.write_bytes(data.read_bytes()[:1000])
+    with pytest.raises(UserError, match="its newest checkpoint is damaged"):
+        evaluation.load(tmp_path)

@@ -104,14 +104,8 @@ def export_model(
 
 def _load(workdir: pathlib.Path, checkpoint: str) -> tuple[ml_collections.ConfigDict, Method, int]:
     """The run's method in float32, whatever precision it was trained in."""
-    try:
-        with _float32():
-            config, method, step = training.load_method(workdir, checkpoint=checkpoint)
-    except UserError:
-        raise
-    except (AssertionError, ValueError, tf.errors.OpError) as error:
-        name = f"--checkpoint={checkpoint}" if checkpoint else "its newest checkpoint"
-        raise UserError(f"--workdir={workdir}: {name} is damaged or of another run") from error
+    with _float32():
+        config, method, step = training.load_method(workdir, checkpoint=checkpoint)
     for variable in method.encoder.variables:
         if not np.isfinite(variable.numpy()).all():
             raise UserError(

@@ -90,7 +90,11 @@ def load_method(
             "train it first (bin/train)"
         )
     method = build_method(config, num_classes=facts["num_classes"])
-    state = tf.train.Checkpoint(**method.models).restore(path)
-    state.assert_existing_objects_matched().expect_partial()
-    step = tf.train.load_variable(path, "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE")
+    try:
+        state = tf.train.Checkpoint(**method.models).restore(path)
+        state.assert_existing_objects_matched().expect_partial()
+        step = tf.train.load_variable(path, "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE")
+    except (AssertionError, IndexError, ValueError, tf.errors.OpError) as error:
+        name = f"--checkpoint={checkpoint}" if checkpoint else "its newest checkpoint"
+        raise UserError(f"--workdir={workdir}: {name} is damaged or of another run") from error
     return config, method, int(step)
