@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 
 from tfvmf.evaluation import cifar10c, plots
+from tfvmf.evaluation.corrupted import open_corrupted
 from tfvmf.evaluation.run import Evaluation
 from tfvmf.files import write_json, write_text
 
@@ -10,9 +11,10 @@ from tfvmf.files import write_json, write_text
 def run(evaluation: Evaluation) -> dict[str, object]:
     """Measures each checkpoint that the run keeps; writes a table and a plot."""
     rows = []
+    corrupted = open_corrupted(evaluation)
     for checkpoint in evaluation.checkpoints():
         at_step = evaluation.at(checkpoint)
-        results, _, _ = cifar10c.measure(at_step)
+        results, _, _ = cifar10c.measure(at_step, corrupted)
         rows.append(
             {
                 "step": at_step.step,

@@ -11,7 +11,7 @@ import numpy as np
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.evaluation import cifar10c_output
 from tfvmf.evaluation.correlation import Correlation, correlate
-from tfvmf.evaluation.corrupted import open_corrupted
+from tfvmf.evaluation.corrupted import Corrupted, open_corrupted
 from tfvmf.evaluation.run import Evaluation
 from tfvmf.evaluation.scores import score_of
 from tfvmf.progress import Progress
@@ -23,26 +23,27 @@ Kappa = dict[str, np.ndarray]
 
 def run(evaluation: Evaluation) -> dict[str, Any]:
     """Measures kappa on the clean and corrupted test images; writes tables and plots."""
-    results, correlations, kappa = measure(evaluation)
-    _, read = open_corrupted(evaluation)
+    corrupted = open_corrupted(evaluation)
+    results, correlations, kappa = measure(evaluation, corrupted)
     shown = min(results["images"], _CHUNK)
     directory = evaluation.directory("cifar10c")
     cifar10c_output.draw_examples(
         directory / "examples.png",
         evaluation.test.images(0, shown),
-        lambda name, severity: read(name, severity, 0, shown),
+        lambda name, severity: corrupted.read(name, severity, 0, shown),
         {name: scores[:, :shown] for name, scores in kappa.items()},
     )
     cifar10c_output.write(directory, results, correlations)
     return results
 
 
-def measure(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str, Correlation], Kappa]:
+def measure(
+    evaluation: Evaluation, corrupted: Corrupted
+) -> tuple[dict[str, Any], dict[str, Correlation], Kappa]:
     """Under every corruption: the results, the correlations and the scores [6, N] of each."""
     score = score_of(evaluation.method)
     source = evaluation.test
     size = min(source.size, evaluation.images or source.size)
-    described, read = open_corrupted(evaluation)
     kappa = {name: np.empty((1 + len(SEVERITIES), size)) for name in CORRUPTIONS}
     with Progress(size * (1 + len(SEVERITIES) * len(CORRUPTIONS)), unit="image") as progress:
         for start, stop in _chunks(size):
@@ -53,14 +54,14 @@ def measure(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str, Correlati
         for name in CORRUPTIONS:
             for severity in SEVERITIES:
                 for start, stop in _chunks(size):
-                    images = read(name, severity, start, stop)
+                    images = corrupted.read(name, severity, start, stop)
                     kappa[name][severity, start:stop] = score.of(evaluation.embedder(images))
                     progress.update(stop - start, f"{name} {severity}")
     correlations = {name: correlate(scores) for name, scores in kappa.items()}
     results = summarise(correlations) | {
         "score": score.name,
         "expected_sign": score.expected_sign,
-        "corruptions": described,
+        "corruptions": corrupted.described,
         "data": f"{source.name} ({source.split})",
         "images": size,
         "checkpoint": evaluation.checkpoint,

@@ -3,6 +3,7 @@
 import functools
 import pathlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +27,15 @@ KINDS = ("generate", "tfds")
 Read = Callable[[str, int, int, int], np.ndarray]
 
 
-def open_corrupted(evaluation: Evaluation) -> tuple[str, Read]:
-    """What the corrupted images of an evaluation are, in words, and a function that reads them.
+class Corrupted(NamedTuple):
+    """What corrupted images are, in words, and the function that reads them."""
+
+    described: str
+    read: Read
+
+
+def open_corrupted(evaluation: Evaluation) -> Corrupted:
+    """The corrupted images that an evaluation asks for.
 
     All problems with files show here, before anything is measured.
     """
@@ -48,17 +56,17 @@ def open_corrupted(evaluation: Evaluation) -> tuple[str, Read]:
     def generate(name: str, severity: int, start: int, stop: int) -> np.ndarray:
         return corrupt(source.images(start, stop), name, severity, first_index=start)
 
-    return f"{SOURCE} (seed 0; frost: {frost_source()})", generate
+    return Corrupted(f"{SOURCE} (seed 0; frost: {frost_source()})", generate)
 
 
-def _from_directory(evaluation: Evaluation) -> tuple[str, Read]:
+def _from_directory(evaluation: Evaluation) -> Corrupted:
     place, size = evaluation.corrupted_dir, evaluation.test.size
     files = {name: open_cache(place, name, expected_images=size) for name in CORRUPTIONS}
 
     def read(name: str, severity: int, start: int, stop: int) -> np.ndarray:
         return np.asarray(files[name](severity)[start:stop])
 
-    return cache_source(place), read
+    return Corrupted(cache_source(place), read)
 
 
 def _fill(evaluation: Evaluation) -> None:
@@ -75,7 +83,7 @@ def _fill(evaluation: Evaluation) -> None:
         )
 
 
-def _from_tfds(evaluation: Evaluation) -> tuple[str, Read]:
+def _from_tfds(evaluation: Evaluation) -> Corrupted:
     source = evaluation.test
     if source.name != "cifar10":
         raise UserError(
@@ -100,4 +108,7 @@ def _from_tfds(evaluation: Evaluation) -> tuple[str, Read]:
         load(name, SEVERITIES[0])
     # TFDS stores them in an order of its own: a part of them is not the same part of the clean.
     described = "CIFAR-10-C from TFDS" + (", another sample of images" if evaluation.images else "")
-    return described, lambda name, severity, start, stop: load(name, severity).images(start, stop)
+    return Corrupted(
+        described,
+        lambda name, severity, start, stop: load(name, severity).images(start, stop),
+    )

@@ -16,6 +16,8 @@ from tfvmf.training import checkpoints
 class Evaluation:
     """One trained run, ready to be measured.
 
+    Sources are loaded when first used, and shared with the same run at other checkpoints.
+
     Attributes:
         workdir: The run directory.
         config: The run's configuration.
@@ -61,7 +63,10 @@ class Evaluation:
         """The same run at another of its checkpoints."""
         _, method, step = checkpoints.load_method(self.workdir, checkpoint=checkpoint)
         name = pathlib.Path(checkpoint).name
-        return dataclasses.replace(self, method=method, checkpoint=name, step=step)
+        other = dataclasses.replace(self, method=method, checkpoint=name, step=step)
+        for name in {"train", "test"} & self.__dict__.keys():
+            other.__dict__[name] = self.__dict__[name]
+        return other
 
     def directory(self, suite: str) -> pathlib.Path:
         """Where a suite writes."""
