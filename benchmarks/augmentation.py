@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
+from tfvmf.counter_random import example_seeds
 from tfvmf.data.augment import Augmentation
-from tfvmf.data.counter_random import example_seeds
 
 _BATCH = flags.DEFINE_integer("batch", 256, "images; each is viewed twice", lower_bound=1)
 _IMAGE_SIZE = flags.DEFINE_integer("image_size", 32, "height and width in pixels", lower_bound=1)

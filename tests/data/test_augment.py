@@ -5,8 +5,8 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
+from tfvmf.counter_random import example_seeds
 from tfvmf.data.augment import Augmentation, augment
-from tfvmf.data.counter_random import example_seeds
 
 OFF = {"crop_min": 1.0, "flip": 0.0, "jitter_probability": 0.0, "grey_probability": 0.0}
 EVERYTHING = {"blur": 0.5, "noise": 0.25, "noise_probability": 0.7}

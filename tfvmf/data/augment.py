@@ -15,7 +15,8 @@ import math
 
 import tensorflow as tf
 
-from tfvmf.data import counter_random, image_ops
+from tfvmf import counter_random
+from tfvmf.data import image_ops
 
 # Each parameter has its own column of random numbers: switching one operation on or off leaves
 # what the others draw as it was. Append only, or every recorded run changes.

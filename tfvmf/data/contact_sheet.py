@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
+from tfvmf.counter_random import example_seeds
 from tfvmf.data.augment import Augmentation
-from tfvmf.data.counter_random import example_seeds
 
 _GAP = 2  # pixels between tiles
 _PAPER = 255  # white

@@ -6,8 +6,8 @@ import keras
 import tensorflow as tf
 
 from tfvmf import distribute
+from tfvmf.counter_random import example_seeds
 from tfvmf.data.augment import Augmentation
-from tfvmf.data.counter_random import example_seeds
 from tfvmf.methods import Method
 
 TrainStep = Callable[[Iterator], dict[str, tf.Tensor]]

@@ -5,8 +5,8 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from tfvmf.data import counter_random
-from tfvmf.data.counter_random import example_seeds, normals, uniforms
+from tfvmf import counter_random
+from tfvmf.counter_random import example_seeds, normals, uniforms
 
 MANY = 20_000
 ALPHA = 1e-4  # of a false alarm; the numbers are fixed, so a test that passes keeps passing
