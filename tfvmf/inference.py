@@ -9,17 +9,19 @@ import tensorflow as tf
 from tfvmf.data.base import Source
 
 Embeddings = dict[str, np.ndarray]
+Encoder = Callable[..., dict[str, tf.Tensor]]  # a keras.Model, for one
 
 
 class Embedder:
     """Applies an encoder in inference mode to uint8 images, batch by batch.
 
     Args:
-        encoder: A model from float images in [0, 1] to a dictionary of tensors [B, ...].
+        encoder: A model, or a function called like one, from float images in [0, 1] to a dictionary
+            of tensors [B, ...].
         batch_size: Images a forward pass.
     """
 
-    def __init__(self, encoder: keras.Model, *, batch_size: int = 250) -> None:
+    def __init__(self, encoder: Encoder, *, batch_size: int = 250) -> None:
         self.batch_size = batch_size
 
         @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)])

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from tfvmf.errors import UserError
 from tfvmf.evaluation import along_training, cifar10c, curves, probe
 from tfvmf.evaluation.run import Evaluation, load
+from tfvmf.evaluation.scores import SCORES, Uncertainty, uncertainty
 
 SUITES: dict[str, Callable[[Evaluation], dict[str, object]]] = {
     "curves": curves.run,
@@ -26,4 +27,13 @@ def suites_by_name(names: str) -> list[str]:
     return chosen
 
 
-__all__ = ["SUITES", "Evaluation", "along_training", "load", "suites_by_name"]
+__all__ = [
+    "SCORES",
+    "SUITES",
+    "Evaluation",
+    "Uncertainty",
+    "along_training",
+    "load",
+    "suites_by_name",
+    "uncertainty",
+]

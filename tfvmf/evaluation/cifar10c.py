@@ -13,12 +13,12 @@ from tfvmf.evaluation import cifar10c_output
 from tfvmf.evaluation.correlation import Correlation, correlate
 from tfvmf.evaluation.corrupted import Corrupted, open_corrupted
 from tfvmf.evaluation.run import Evaluation
-from tfvmf.evaluation.scores import score_of
+from tfvmf.evaluation.scores import SCORES
 from tfvmf.progress import Progress
 
 _CHUNK = 1000
 
-Kappa = dict[str, np.ndarray]
+Scores = dict[str, np.ndarray]
 
 
 def run(evaluation: Evaluation) -> dict[str, Any]:
@@ -39,36 +39,54 @@ def run(evaluation: Evaluation) -> dict[str, Any]:
 
 def measure(
     evaluation: Evaluation, corrupted: Corrupted
-) -> tuple[dict[str, Any], dict[str, Correlation], Kappa]:
-    """Under every corruption: the results, the correlations and the scores [6, N] of each."""
-    score = score_of(evaluation.method)
-    source = evaluation.test
-    size = min(source.size, evaluation.images or source.size)
-    kappa = {name: np.empty((1 + len(SEVERITIES), size)) for name in CORRUPTIONS}
-    with Progress(size * (1 + len(SEVERITIES) * len(CORRUPTIONS)), unit="image") as progress:
-        for start, stop in _chunks(size):
-            clean = score.of(evaluation.embedder(source.images(start, stop)))
-            for name in CORRUPTIONS:
-                kappa[name][0, start:stop] = clean
-            progress.update(stop - start)
-        for name in CORRUPTIONS:
-            for severity in SEVERITIES:
-                for start, stop in _chunks(size):
-                    images = corrupted.read(name, severity, start, stop)
-                    kappa[name][severity, start:stop] = score.of(evaluation.embedder(images))
-                    progress.update(stop - start, f"{name} {severity}")
-    correlations = {name: correlate(scores) for name, scores in kappa.items()}
-    results = summarise(correlations) | {
-        "score": score.name,
+) -> tuple[dict[str, Any], dict[str, Correlation], Scores]:
+    """The results, and of the main score the correlations and the values [6, N] by corruption."""
+    measured = _measure_scores(evaluation, corrupted)
+    score, source = evaluation.score, evaluation.test
+    correlations = {
+        name: {corruption: correlate(values) for corruption, values in by_corruption.items()}
+        for name, by_corruption in measured.items()
+    }
+    main = correlations[score.name]
+    results = summarise(main) | {
+        "score": score.title,
         "expected_sign": score.expected_sign,
         "corruptions": corrupted.described,
         "data": f"{source.name} ({source.split})",
-        "images": size,
+        "images": next(iter(measured[score.name].values())).shape[1],
         "checkpoint": evaluation.checkpoint,
         "step": evaluation.step,
         "method": evaluation.config.method,
+        "scores": {
+            name: {"expected_sign": SCORES[name].expected_sign, **summarise(values)}
+            for name, values in correlations.items()
+        },
     }
-    return results, correlations, kappa
+    return results, main, measured[score.name]
+
+
+def _measure_scores(evaluation: Evaluation, corrupted: Corrupted) -> dict[str, Scores]:
+    """Every score of the evaluation under every corruption: {score: {corruption: [6, N]}}."""
+    uncertainty, source = evaluation.uncertainty, evaluation.test
+    size = min(source.size, evaluation.images or source.size)
+    measured = {
+        name: {corruption: np.empty((1 + len(SEVERITIES), size)) for corruption in CORRUPTIONS}
+        for name in uncertainty.scores
+    }
+    with Progress(size * (1 + len(SEVERITIES) * len(CORRUPTIONS)), unit="image") as progress:
+        for start, stop in _chunks(size):
+            for name, values in uncertainty(source.images(start, stop)).items():
+                for by_severity in measured[name].values():
+                    by_severity[0, start:stop] = values
+            progress.update(stop - start)
+        for corruption in CORRUPTIONS:
+            for severity in SEVERITIES:
+                for start, stop in _chunks(size):
+                    images = corrupted.read(corruption, severity, start, stop)
+                    for name, values in uncertainty(images).items():
+                        measured[name][corruption][severity, start:stop] = values
+                    progress.update(stop - start, f"{corruption} {severity}")
+    return measured
 
 
 def summarise(correlations: dict[str, Correlation]) -> dict[str, Any]:

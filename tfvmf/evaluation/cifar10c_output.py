@@ -9,6 +9,7 @@ import numpy as np
 from tfvmf.data.corruptions import SEVERITIES
 from tfvmf.evaluation import paper, plots
 from tfvmf.evaluation.correlation import Correlation
+from tfvmf.evaluation.scores import SCORES
 from tfvmf.files import write_json, write_text
 
 _SHOWN = ("gaussian_blur", "fog", "gaussian_noise", "pixelate", "zoom_blur")
@@ -72,7 +73,25 @@ def table_markdown(results: dict) -> str:
         )
     lines.append(f"| **mean** | **{results['mean_per_image']:.3f}** | |")
     parts.append("\n".join(lines))
+    if len(results["scores"]) > 1:
+        parts.append(_beside(results["scores"]))
     return "\n\n".join(parts) + "\n"
+
+
+def _beside(scores: dict[str, dict]) -> str:
+    """Mean correlations of several scores, each with the sign that it should have."""
+    lines = [
+        "## Scores beside each other, means over the corruptions\n",
+        "| score | expected sign | Spearman of six points | Pearson | over all images |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    for name, entry in scores.items():
+        numbers = " | ".join(
+            f"{entry[key]:.3f}" for key in ("mean_spearman", "mean_pearson", "mean_per_image")
+        )
+        sign = "minus" if entry["expected_sign"] < 0 else "plus"
+        lines.append(f"| {SCORES[name].title} | {sign} | {numbers} |")
+    return "\n".join(lines)
 
 
 def draw_kappa(

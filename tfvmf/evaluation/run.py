@@ -5,9 +5,12 @@ import functools
 import pathlib
 from typing import Any
 
+import keras
 import ml_collections
 
-from tfvmf import data, inference, training
+from tfvmf import data, inference, models, training
+from tfvmf.errors import UserError
+from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
 from tfvmf.methods import Method
 from tfvmf.training import checkpoints
 
@@ -24,7 +27,11 @@ class Evaluation:
         method: The trained method.
         checkpoint: The name of the checkpoint that its weights are from.
         step: The training step of its weights.
+        members: Encoders of an ensemble, the method's own first; of any other run only that.
         images: How many test images a suite looks at; 0 for all.
+        scores: Names of the measures of uncertainty, the main one first; () for what suits the run.
+        passes: Forward passes of Monte Carlo dropout.
+        views: Augmented views of the score `disagreement`.
         corruptions: `generate`, or `tfds` for the data set cifar10_corrupted.
         corrupted_dir: Directory of corrupted images in CIFAR-10-C's layout, used if given.
         cache_corrupted: Whether to write what is missing there first.
@@ -35,7 +42,11 @@ class Evaluation:
     method: Method
     checkpoint: str
     step: int
+    members: tuple[keras.Model, ...] = ()
     images: int = 0
+    scores: tuple[str, ...] = ()
+    passes: int = 16
+    views: int = 8
     corruptions: str = "generate"
     corrupted_dir: str = ""
     cache_corrupted: bool = False
@@ -44,6 +55,31 @@ class Evaluation:
     def embedder(self) -> inference.Embedder:
         """The encoder as a function of uint8 images."""
         return inference.Embedder(self.method.encoder)
+
+    @functools.cached_property
+    def uncertainty(self) -> Uncertainty:
+        """The scores of the evaluation as a function of uint8 images."""
+        try:
+            return Uncertainty(
+                self.members or self.method.encoder,
+                self.scores or (self.score.name,),
+                augmentation=training.augmentation_from_config(self.config),
+                views=self.views,
+                passes=self.passes,
+            )
+        except ValueError as error:
+            raise UserError(f"--score={','.join(self.scores)}: {error}") from error
+
+    @property
+    def score(self) -> Score:
+        """The main score: the one asked for first, or what suits the run."""
+        if self.scores:
+            return self.uncertainty.score
+        if len(self.members) > 1:
+            return SCORES["ensemble"]
+        if models.has_dropout(self.method.encoder):
+            return SCORES["dropout"]
+        return SCORES["kappa" if self.method.probabilistic else "feature_norm"]
 
     @functools.cached_property
     def train(self) -> data.Source:

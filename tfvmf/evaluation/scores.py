@@ -1,12 +1,22 @@
-"""What a suite follows: a number an image, and how it should move as an image gets worse."""
+"""One interface for every measure of certainty or uncertainty: images in, a number an image out.
+
+scores = uncertainty(encoder, images, scores=("kappa", "feature_norm"))
+scores = uncertainty(members, images, scores=("ensemble",))
+"""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 
-from tfvmf.inference import Embeddings
-from tfvmf.methods import Method
+from tfvmf import inference, models
+from tfvmf.counter_random import example_seeds
+from tfvmf.data.augment import Augmentation
+
+Values = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,22 +24,143 @@ class Score:
     """A measure of certainty (expected sign -1) or of uncertainty (+1).
 
     Attributes:
-        name: What tables and pictures call it.
+        name: In flags and files.
+        title: In tables and pictures.
         expected_sign: Of its correlation with the severity of a corruption.
-        of: From the encoder's outputs to one score an image [N].
     """
 
     name: str
+    title: str
     expected_sign: int
-    of: Callable[[Embeddings], np.ndarray]
+
+    def uncertainty(self, values: np.ndarray) -> np.ndarray:
+        """The values, turned so that high means uncertain."""
+        return self.expected_sign * values
 
 
-KAPPA = Score("kappa", -1, lambda outputs: outputs["concentration"])
-FEATURE_NORM = Score(
-    "feature norm", -1, lambda outputs: np.linalg.norm(outputs["features"], axis=1)
-)
+SCORES = {
+    score.name: score
+    for score in (
+        Score("kappa", "kappa", -1),
+        Score("feature_norm", "feature norm", -1),
+        Score("disagreement", "disagreement of views", +1),
+        Score("ensemble", "ensemble variance", +1),
+        Score("dropout", "dropout variance", +1),
+    )
+}
 
 
-def score_of(method: Method) -> Score:
-    """Kappa, or the length of the features for an encoder that learned no concentration."""
-    return KAPPA if method.probabilistic else FEATURE_NORM
+class Uncertainty:
+    """Measures chosen scores of images.
+
+    - `kappa`: the encoder's concentration; `feature_norm`: the length of its features. One pass.
+    - `disagreement`: 1 - E[cos] between the directions of augmented views of the image, what kappa
+      estimates (up to a factor) without augmenting. `views` passes.
+    - `ensemble`: mean over feature dimensions of the variance over members. A pass a member.
+    - `dropout`: the same over passes with units dropped, each pass one drawn network. `passes`
+      passes; batch norm stays in inference mode.
+
+    Random views and masks are the same for all images, so scores do not depend on how images are
+    batched, and a clean image and its corrupted copy are compared under the same draws.
+
+    Args:
+        members: An encoder, or several. All scores but `ensemble` look at the first.
+        scores: Names out of `SCORES`.
+        augmentation: What views are, for `disagreement`.
+        views: How many, for `disagreement`.
+        passes: How many, for `dropout`.
+        seed: Of views and masks.
+    """
+
+    def __init__(
+        self,
+        members: keras.Model | Sequence[keras.Model],
+        scores: Sequence[str] = ("kappa",),
+        *,
+        augmentation: Augmentation | None = None,
+        views: int = 8,
+        passes: int = 16,
+        seed: int = 0,
+    ) -> None:
+        self._members = [members] if isinstance(members, keras.Model) else list(members)
+        for name in scores:
+            if name not in SCORES:
+                raise ValueError(f"score {name!r} is unknown: use some of {', '.join(SCORES)}")
+        if "ensemble" in scores and len(self._members) < 2:
+            raise ValueError("the score ensemble needs at least 2 members")
+        if "disagreement" in scores and (augmentation is None or views < 2):
+            raise ValueError("the score disagreement needs an augmentation and at least 2 views")
+        if "dropout" in scores and not (passes > 1 and models.has_dropout(self._members[0])):
+            raise ValueError("the score dropout needs an encoder with dropout and 2 passes or more")
+        if not scores:
+            raise ValueError("name at least one score")
+        self.scores = tuple(scores)
+        self._augmentation = augmentation
+        self._views, self._passes, self._seed = views, passes, seed
+        self._embedder = inference.Embedder(self._forward)
+
+    @property
+    def score(self) -> Score:
+        """The first of the scores."""
+        return SCORES[self.scores[0]]
+
+    def __call__(self, images: np.ndarray) -> Values:
+        """The scores of uint8 images [N, H, W, 3]: {name: [N]}."""
+        return self._embedder(images)
+
+    def _forward(self, images: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
+        """All scores [B] of a batch, in one graph."""
+        outputs = self._members[0](images, training=training)
+        values = {
+            "kappa": outputs["concentration"],
+            "feature_norm": tf.norm(outputs["features"], axis=1),
+        }
+        if "ensemble" in self.scores:
+            others = [member(images, training=training) for member in self._members[1:]]
+            features = [member["features"] for member in (outputs, *others)]
+            values["ensemble"] = mean_variance(tf.stack(features))
+        if "disagreement" in self.scores:
+            directions = _draws(lambda number: self._view(images, number), self._views)
+            values["disagreement"] = 1.0 - mean_cosine(directions)
+        if "dropout" in self.scores:
+            features = _draws(lambda number: self._drop(images, number), self._passes)
+            values["dropout"] = mean_variance(features)
+        return {name: values[name] for name in self.scores}
+
+    def _view(self, images: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        """Directions [B, d] of one augmented view of each image."""
+        assert self._augmentation is not None
+        views = self._augmentation(images, self._seeds(images, number))
+        return self._members[0](views, training=False)["mean_direction"]
+
+    def _drop(self, images: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        """Features [B, F] of one network with units dropped."""
+        with models.dropping(self._seeds(images, number)):
+            return self._members[0](images, training=False)["features"]
+
+    def _seeds(self, images: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        return example_seeds(self._seed, number, tf.zeros(tf.shape(images)[:1], tf.int32), 0)
+
+
+def uncertainty(
+    members: keras.Model | Sequence[keras.Model], images: np.ndarray, **options: Any
+) -> Values:
+    """The scores {name: [N]} of uint8 images [N, H, W, 3]; options are those of `Uncertainty`."""
+    return Uncertainty(members, **options)(images)
+
+
+def mean_variance(representations: tf.Tensor) -> tf.Tensor:
+    """U [B] = 1/D sum over d of the variance over m of representations [M, B, D]."""
+    return tf.reduce_mean(tf.math.reduce_variance(representations, axis=0), axis=-1)
+
+
+def mean_cosine(directions: tf.Tensor) -> tf.Tensor:
+    """E[cos] [B] over all pairs of K unit vectors [K, B, d]: (|sum|^2 - K) / (K (K - 1))."""
+    count = tf.cast(tf.shape(directions)[0], directions.dtype)
+    total = tf.reduce_sum(tf.square(tf.reduce_sum(directions, axis=0)), axis=-1)
+    return (total - count) / (count * (count - 1.0))
+
+
+def _draws(draw: Callable[[tf.Tensor], tf.Tensor], count: int) -> tf.Tensor:
+    """Stacks `draw` of 0 ... count - 1. A loop in the graph: the network is built into it once."""
+    return tf.map_fn(draw, tf.range(count), fn_output_signature=tf.float32, parallel_iterations=1)

@@ -1,6 +1,7 @@
 """Encoders: backbones, heads, and both together."""
 
 from tfvmf.models.batch_norm import BatchNorm
+from tfvmf.models.dropout import Dropout, dropping, has_dropout
 from tfvmf.models.encoder import OUTPUTS, build_encoder
 from tfvmf.models.heads import build_concentration_head, build_direction_head
 from tfvmf.models.resnet import ARCHITECTURES, build_backbone
@@ -9,8 +10,11 @@ __all__ = [
     "ARCHITECTURES",
     "OUTPUTS",
     "BatchNorm",
+    "Dropout",
     "build_backbone",
     "build_concentration_head",
     "build_direction_head",
     "build_encoder",
+    "dropping",
+    "has_dropout",
 ]

@@ -1,10 +1,18 @@
 """Training: the loop, strategies, optimizers, checkpoints, metrics."""
 
 from tfvmf.training.checkpoints import load_method
-from tfvmf.training.inputs import load_source
+from tfvmf.training.inputs import augmentation_from_config, load_source
 from tfvmf.training.loop import train
 from tfvmf.training.metrics import read_metrics
 from tfvmf.training.signals import Interrupted
 from tfvmf.training.views import draw_views
 
-__all__ = ["Interrupted", "draw_views", "load_method", "load_source", "read_metrics", "train"]
+__all__ = [
+    "Interrupted",
+    "augmentation_from_config",
+    "draw_views",
+    "load_method",
+    "load_source",
+    "read_metrics",
+    "train",
+]
