@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 
-import keras
 import numpy as np
 import tensorflow as tf
 
