@@ -45,7 +45,9 @@ def make_step(method_name: str) -> Callable[[], None]:
         config.optimizer, method.trainable_variables, steps_per_epoch=10, total_steps=1000
     )
     strategy = tf.distribute.get_strategy()
-    step = make_train_step(strategy, method, optimizer, Augmentation(), seed=0)
+    step = make_train_step(
+        strategy, method, optimizer, [(Augmentation(), 2)], seed=0, steps_per_epoch=1
+    )
     images = np.random.default_rng(0).integers(0, 256, (_BATCH.value, 32, 32, 3), np.uint8)
     batch = {"image": images, "label": np.zeros(_BATCH.value, np.int32)}
     batches: Iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())

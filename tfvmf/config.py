@@ -55,8 +55,24 @@ def default_config() -> ml_collections.ConfigDict:
                 "stem": "cifar",
                 "dimension": 128,
                 "hidden": 512,
+                "dropout": 0.0,  # probability of dropping a channel or a hidden unit of a head
             },
             "simclr": {"temperature": 0.5},
+            "simsiam": {"bottleneck": 4},  # the predictor's hidden layer is dimension / bottleneck
+            "byol": {"momentum": 0.99},  # of the target at the start; it rises to 1
+            "swav": {
+                "prototypes": 128,
+                "temperature": 0.1,
+                "epsilon": 0.05,  # of the assignment: small values assign hard
+                "iterations": 3,  # of Sinkhorn
+                "freeze_epochs": 1.0,  # the prototypes stay as they are at first
+                "queue": 0,  # past embeddings that take part in the assignment, a view
+                "queue_epochs": 0.0,  # when the queue starts
+                "local_views": 0,  # small crops beside the two views (multi-crop)
+                "local_size": 16,  # their height and width
+                "local_crop_min": 0.05,
+                "local_crop_max": 0.2,
+            },
             "concentration": {
                 "align_weight": 0.05,
                 "penalty_weight": 0.005,  # of the l2 regularizer
@@ -64,6 +80,10 @@ def default_config() -> ml_collections.ConfigDict:
                 "initial": 0.0,  # kappa of an untrained head; 0: what suits the method
             },
             "mc_infonce": {"temperature": 0.5, "n_samples": 64, "aggregation": "mean_log"},
+            "ensemble": {
+                "members": 1,
+                "kind": "seeds",  # runs of their own, or snapshot: the ends of as many cycles
+            },
             "optimizer": {
                 "name": "adam",
                 "learning_rate": 1e-3,
@@ -93,6 +113,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ("model.stem", ("cifar", "imagenet")),
         ("concentration.regularizer", ("l2", "vmf")),
         ("mc_infonce.aggregation", ("mean_log", "logmeanexp")),
+        ("ensemble.kind", ("seeds", "snapshot")),
     ):
         value = _get(config, key)
         if value not in choices:
@@ -107,10 +128,21 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ("model.width", 1),
         ("model.dimension", 2),
         ("model.hidden", 1),
+        ("model.dropout", 0),
+        ("simsiam.bottleneck", 1),
+        ("byol.momentum", 0),
+        ("swav.prototypes", 2),
+        ("swav.iterations", 1),
+        ("swav.freeze_epochs", 0),
+        ("swav.queue", 0),
+        ("swav.queue_epochs", 0),
+        ("swav.local_views", 0),
+        ("swav.local_size", 8),
         ("concentration.align_weight", 0),
         ("concentration.penalty_weight", 0),
         ("concentration.initial", 0),
         ("mc_infonce.n_samples", 1),
+        ("ensemble.members", 1),
         ("optimizer.learning_rate", 0),
         ("optimizer.momentum", 0),
         ("optimizer.weight_decay", 0),
@@ -125,9 +157,27 @@ def validate(config: ml_collections.ConfigDict) -> None:
         value = _get(config, key)
         if not value >= low:  # also refuses NaN
             raise UserError(f"--config.{key}={value} is too small: use at least {low}")
-    for key in ("simclr.temperature", "mc_infonce.temperature"):
+    for key, usual in (
+        ("simclr.temperature", 0.5),
+        ("mc_infonce.temperature", 0.5),
+        ("swav.temperature", 0.1),
+        ("swav.epsilon", 0.05),
+    ):
         if not _get(config, key) > 0:
-            raise UserError(f"--config.{key}={_get(config, key)} must be above 0 (the paper: 0.5)")
+            raise UserError(f"--config.{key}={_get(config, key)} must be above 0 (usual: {usual})")
+    for key in ("model.dropout", "byol.momentum"):
+        if _get(config, key) >= 1:
+            raise UserError(f"--config.{key}={_get(config, key)} must be below 1")
+    if config.ensemble.kind == "snapshot" and config.epochs % config.ensemble.members:
+        raise UserError(
+            f"--config.epochs={config.epochs} cannot be shared by {config.ensemble.members} "
+            "snapshots of equal cycles: use a multiple"
+        )
+    if 0 < config.swav.queue < config.batch_size:
+        raise UserError(
+            f"--config.swav.queue={config.swav.queue} is smaller than a batch of "
+            f"{config.batch_size}: use 0 for no queue, or a multiple of the batch"
+        )
 
 
 def _get(config: ml_collections.ConfigDict, key: str) -> Any:

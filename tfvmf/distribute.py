@@ -4,6 +4,9 @@ Outside `strategy.run`, and with a single replica, every function here is the id
 that calls them computes the same numbers on one device as on many.
 """
 
+from collections.abc import Callable
+
+import keras
 import tensorflow as tf
 
 
@@ -44,3 +47,20 @@ def stack(tensor: tf.Tensor) -> tf.Tensor:
     if num_replicas() == 1:
         return rows
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, rows)
+
+
+def update(
+    variable: keras.Variable,
+    function: Callable[..., tf.Tensor],
+    *others: keras.Variable | tf.Tensor,
+) -> None:
+    """Sets a variable to function(variable, *others), each replica its own copy.
+
+    To be called between steps, outside of `strategy.run`, where replicas hold equal copies.
+    """
+
+    def assign(copy: tf.Variable, *values: tf.Tensor) -> tf.Tensor:
+        return copy.assign(function(copy, *values))
+
+    arguments = tuple(x.value if isinstance(x, keras.Variable) else x for x in others)
+    tf.distribute.get_strategy().extended.update(variable.value, assign, args=arguments)

@@ -5,7 +5,7 @@ import tensorflow as tf
 from tfvmf import losses
 from tfvmf.config import default_config
 from tfvmf.errors import UserError
-from tfvmf.methods import METHODS, build_method
+from tfvmf.methods import METHODS, Moment, build_method
 
 
 def tiny(method):
@@ -39,7 +39,7 @@ def test_every_method_adds_its_terms_and_reaches_every_weight(name, views):
 def test_simclr_vmf_is_the_papers_total(views):
     method = build_method(tiny("simclr_vmf"))
     terms = method.loss(views)
-    first, second = method.encode(views)
+    first, second = method.encode(views, Moment())
     mu = [first["mean_direction"], second["mean_direction"]]
     kappa = [first["concentration"].numpy(), second["concentration"].numpy()]
     cosine = (mu[0].numpy() * mu[1].numpy()).sum(axis=1)
@@ -65,7 +65,7 @@ def test_the_direction_loss_of_simclr_is_that_of_simclr_vmf(views):
 def test_supervised_is_cross_entropy(views):
     method = build_method(tiny("supervised"), num_classes=4)
     labels = np.array([0, 1, 2, 3, 0, 1])
-    (outputs,) = method.encode(views[:1])
+    (outputs,) = method.encode(views[:1], Moment())
     logits = method.models["classifier"](outputs["features"]).numpy().astype(np.float64)
     probability = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     expected = -np.log(probability[np.arange(6), labels]).mean()

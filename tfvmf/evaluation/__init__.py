@@ -3,13 +3,15 @@
 from collections.abc import Callable
 
 from tfvmf.errors import UserError
-from tfvmf.evaluation import along_training, cifar10c, curves, probe
-from tfvmf.evaluation.run import Evaluation, load
+from tfvmf.evaluation import along_training, cifar10c, curves, failure, ood, probe
+from tfvmf.evaluation.run import Evaluation, NotApplicable, load
 from tfvmf.evaluation.scores import SCORES, Uncertainty, uncertainty
 
 SUITES: dict[str, Callable[[Evaluation], dict[str, object]]] = {
     "curves": curves.run,
     "probe": probe.run,
+    "failure": failure.run,
+    "ood": ood.run,
     "cifar10c": cifar10c.run,
 }
 
@@ -31,6 +33,7 @@ __all__ = [
     "SCORES",
     "SUITES",
     "Evaluation",
+    "NotApplicable",
     "Uncertainty",
     "along_training",
     "load",

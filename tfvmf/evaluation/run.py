@@ -3,16 +3,26 @@
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import ml_collections
+import numpy as np
 
 from tfvmf import data, inference, models, training
 from tfvmf.errors import UserError
+from tfvmf.evaluation import linear
 from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
 from tfvmf.methods import Method
+from tfvmf.progress import Progress
 from tfvmf.training import checkpoints
+
+_CHUNK = 1000
+
+
+class NotApplicable(UserError):
+    """A suite has nothing to measure here: `--suite=all` goes on without it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,6 +45,9 @@ class Evaluation:
         corruptions: `generate`, or `tfds` for the data set cifar10_corrupted.
         corrupted_dir: Directory of corrupted images in CIFAR-10-C's layout, used if given.
         cache_corrupted: Whether to write what is missing there first.
+        in_source: In-distribution data of the suite ood; "" for what the run is judged on.
+        out_sources: Out-of-distribution data of the suite ood.
+        supervised_workdir: A run of method supervised, whose features the suite ood uses.
     """
 
     workdir: pathlib.Path
@@ -50,6 +63,9 @@ class Evaluation:
     corruptions: str = "generate"
     corrupted_dir: str = ""
     cache_corrupted: bool = False
+    in_source: str = ""
+    out_sources: tuple[str, ...] = ()
+    supervised_workdir: str = ""
 
     @functools.cached_property
     def embedder(self) -> inference.Embedder:
@@ -81,6 +97,11 @@ class Evaluation:
             return SCORES["dropout"]
         return SCORES["kappa" if self.method.probabilistic else "feature_norm"]
 
+    @property
+    def own_source(self) -> str:
+        """The data that the run is judged on, as `--config.data.source` names it."""
+        return self.config.data.eval_source or self.config.data.source
+
     @functools.cached_property
     def train(self) -> data.Source:
         """Labelled training images of the data that the run is judged on."""
@@ -90,6 +111,44 @@ class Evaluation:
     def test(self) -> data.Source:
         """Held-out images of the same."""
         return self._load(self.config.data.eval_split)
+
+    @functools.cached_property
+    def train_embeddings(self) -> inference.Embeddings:
+        """The encoder's outputs on `train`: computed once for all suites."""
+        return self.embed(self.train)
+
+    @functools.cached_property
+    def test_embeddings(self) -> inference.Embeddings:
+        """The encoder's outputs on `test`, on its first `images`."""
+        return self.embed(self.test, limit=self.images)
+
+    @functools.cached_property
+    def linear_probe(self) -> linear.LinearProbe:
+        """Logistic regression on the features of `train`: fitted once for all suites."""
+        labels, _ = self.labels("probe")
+        return linear.fit(self.train_embeddings["features"], labels)
+
+    def labels(self, suite: str) -> tuple[np.ndarray, np.ndarray]:
+        """Labels [N] of `train` and [n] of the first `images` of `test`, for a suite's sake."""
+        if self.train.labels is None or self.test.labels is None:
+            raise NotApplicable(
+                f"{self.test.name} has no labels: the suite {suite} needs a labelled "
+                "--config.data.eval_source at training"
+            )
+        return self.train.labels, self.test.labels[: self.images or None]
+
+    def embed(self, source: data.Source, *, limit: int = 0) -> inference.Embeddings:
+        """The encoder's outputs on a source, or on its first `limit` images."""
+        return self._run(self.embedder, source, limit)
+
+    def main_score(self, source: data.Source, embeddings: inference.Embeddings) -> np.ndarray:
+        """The main score [N] of the first N images of a source, whose embeddings are known."""
+        if self.score.name == "kappa":
+            return embeddings["concentration"]
+        if self.score.name == "feature_norm":
+            return np.linalg.norm(embeddings["features"], axis=1)
+        size = len(embeddings["features"])
+        return self._run(self.uncertainty, source, size)[self.score.name]
 
     def checkpoints(self) -> list[str]:
         """All checkpoints that the run keeps, the oldest first."""
@@ -110,10 +169,22 @@ class Evaluation:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
+    @staticmethod
+    def _run(
+        function: Callable[[np.ndarray], dict[str, np.ndarray]], source: data.Source, limit: int
+    ) -> dict[str, np.ndarray]:
+        """A function of uint8 images on the first `limit` of a source (0: on all)."""
+        size = min(limit or source.size, source.size)
+        parts = []
+        with Progress(size, unit="image", description=f"{source.name} ({source.split}) ") as bar:
+            for start in range(0, size, _CHUNK):
+                stop = min(start + _CHUNK, size)
+                parts.append(function(source.images(start, stop)))
+                bar.update(stop - start)
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
     def _load(self, split: str) -> data.Source:
-        return training.load_source(
-            self.config, self.config.data.eval_source or self.config.data.source, split
-        )
+        return training.load_source(self.config, self.own_source, split)
 
 
 def load(
@@ -132,14 +203,23 @@ def load(
         **options: Fields of `Evaluation` (`images`, `corrupted_dir`, ...).
     """
     workdir = pathlib.Path(workdir)
-    config, method, step = checkpoints.load_method(workdir, checkpoint=checkpoint)
+    members = training.load_members(workdir)
+    if members:
+        if checkpoint:
+            raise UserError("--checkpoint: the members of an ensemble are evaluated at their last")
+        options["members"] = tuple(method.encoder for method, _ in members)
+        method, step = members[0]
+        config, name = method.config, f"{len(members)} members"
+    else:
+        config, method, step = checkpoints.load_method(workdir, checkpoint=checkpoint)
+        name = pathlib.Path(checkpoint or checkpoints.latest(workdir) or "").name
     if data_dir:
         config.data.data_dir = data_dir
     return Evaluation(
         workdir=workdir,
         config=config,
         method=method,
-        checkpoint=pathlib.Path(checkpoint or checkpoints.latest(workdir) or "").name,
+        checkpoint=name,
         step=step,
         **options,
     )

@@ -3,5 +3,18 @@
 from tfvmf.losses.concentration import alignment, cosine, l2_penalty, vmf_penalty
 from tfvmf.losses.contrastive import nt_xent
 from tfvmf.losses.mc_infonce import mc_infonce
+from tfvmf.losses.regression import negative_cosine, squared_distance
+from tfvmf.losses.swav import sinkhorn, swapped_prediction
 
-__all__ = ["alignment", "cosine", "l2_penalty", "mc_infonce", "nt_xent", "vmf_penalty"]
+__all__ = [
+    "alignment",
+    "cosine",
+    "l2_penalty",
+    "mc_infonce",
+    "negative_cosine",
+    "nt_xent",
+    "sinkhorn",
+    "squared_distance",
+    "swapped_prediction",
+    "vmf_penalty",
+]

@@ -6,17 +6,18 @@ from collections.abc import Callable
 import ml_collections
 
 from tfvmf.errors import UserError
-from tfvmf.methods.base import Method
+from tfvmf.methods.base import Method, Moment
+from tfvmf.methods.byol import BYOL
 from tfvmf.methods.mc_infonce import MCInfoNCE
 from tfvmf.methods.simclr import SimCLR
+from tfvmf.methods.simsiam import SimSiam
 from tfvmf.methods.supervised import Supervised
+from tfvmf.methods.swav import SwAV
 
-METHODS: dict[str, Callable[..., Method]] = {
-    "mc_infonce": MCInfoNCE,
-    "simclr": functools.partial(SimCLR, probabilistic=False),
-    "simclr_vmf": functools.partial(SimCLR, probabilistic=True),
-    "supervised": Supervised,
-}
+METHODS: dict[str, Callable[..., Method]] = {"mc_infonce": MCInfoNCE, "supervised": Supervised}
+for _name, _method in (("simclr", SimCLR), ("simsiam", SimSiam), ("byol", BYOL), ("swav", SwAV)):
+    METHODS[_name] = functools.partial(_method, probabilistic=False)
+    METHODS[f"{_name}_vmf"] = functools.partial(_method, probabilistic=True)
 
 
 def build_method(config: ml_collections.ConfigDict, *, num_classes: int = 0) -> Method:
@@ -28,4 +29,4 @@ def build_method(config: ml_collections.ConfigDict, *, num_classes: int = 0) -> 
     return METHODS[config.method](config, num_classes=num_classes)
 
 
-__all__ = ["METHODS", "Method", "build_method"]
+__all__ = ["METHODS", "Method", "Moment", "build_method"]

@@ -1,15 +1,38 @@
 """The shape of a method: what is trained, and how the views of a batch meet in a loss."""
 
 import abc
-from typing import Any, ClassVar
+import contextlib
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import ml_collections
 import tensorflow as tf
 
-from tfvmf import losses
+from tfvmf import distribute, losses, models
+from tfvmf.counter_random import example_seeds
 
 Terms = dict[str, tf.Tensor]
+
+_DROPOUT = 1 << 16  # where the views of dropout's seeds begin: beyond any view that is augmented
+
+
+class Moment(NamedTuple):
+    """Where training stands, the same on every replica.
+
+    Attributes:
+        seed: Two integers, the run's seed and the step, for a method that draws random numbers.
+        epoch: How many epochs are behind, with fractions.
+    """
+
+    seed: tf.Tensor | tuple[int, int] = (0, 0)
+    epoch: tf.Tensor | float = 0.0
+
+
+START = Moment()
+
+
+# Loss terms; cosines of the views; concentrations of the views.
+Objective = tuple[Terms, list[tf.Tensor], list[tf.Tensor]]
 
 
 class Method(abc.ABC):
@@ -17,7 +40,7 @@ class Method(abc.ABC):
 
     A subclass names its models in `__init__` and computes its own terms in `objective`; this class
     adds the paper's concentration terms, the same way for every method. Everything that a
-    checkpoint must hold is in `models` or `variables`.
+    checkpoint must hold is in `models`.
 
     Args:
         config: The whole configuration of the run.
@@ -25,7 +48,8 @@ class Method(abc.ABC):
         num_classes: Classes of the labels, 0 without labels.
     """
 
-    num_views: ClassVar[int] = 2
+    num_views: int = 2
+    num_local_views: int = 0  # smaller crops beside them
     # Whether the paper's alignment and penalty are what teaches the concentration.
     explicit: ClassVar[bool] = True
 
@@ -35,7 +59,7 @@ class Method(abc.ABC):
         self.config = config
         self.probabilistic = probabilistic
         self.num_classes = num_classes
-        self.models: dict[str, keras.Model] = {}
+        self.models: dict[str, keras.Layer] = {}
 
     @property
     def encoder(self) -> keras.Model:
@@ -49,29 +73,36 @@ class Method(abc.ABC):
 
     @abc.abstractmethod
     def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, *, seed: tf.Tensor
-    ) -> tuple[Terms, list[tf.Tensor], list[tf.Tensor]]:
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, moment: Moment
+    ) -> Objective:
         """The method's own loss on one replica's share of the batch.
 
         Args:
-            views: `num_views` tensors of images [B, H, W, 3] in [0, 1].
+            views: `num_views` tensors of images [B, H, W, 3] in [0, 1], then `num_local_views` of
+                smaller ones.
             labels: Class numbers [B], None without labels.
-            seed: Two integers, new at every step and the same on every replica, for a method
-                that draws random numbers.
+            moment: Where training stands.
 
         Returns:
             The loss terms, to be added; for each view the cosine [B] between its direction and
             the direction that the method aligns it with; for each view its concentration [B].
         """
 
+    def after_step(self, moment: Moment) -> None:
+        """Moves what no gradient moves, after the optimizer; outside of the replicas."""
+        del moment
+
     def loss(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None = None, *, seed: Any = (0, 0)
+        self,
+        views: list[tf.Tensor],
+        labels: tf.Tensor | None = None,
+        moment: Moment = START,
     ) -> Terms:
         """All terms of the loss with their sum as `loss`, and what to watch beside them.
 
         The mean of each over the replicas is its value for the whole batch.
         """
-        terms, cosines, kappas = self.objective(views, labels, seed=seed)
+        terms, cosines, kappas = self.objective(views, labels, moment)
         if self.probabilistic and self.explicit:
             terms |= concentration_terms(
                 cosines,
@@ -88,9 +119,35 @@ class Method(abc.ABC):
             watched["kappa_square"] = tf.reduce_mean(tf.square(kappa))
         return {"loss": tf.add_n(list(terms.values())), **terms, **watched}
 
-    def encode(self, views: list[tf.Tensor]) -> list[dict[str, Any]]:
-        """Encodes all views in one pass (one large batch beats several small ones)."""
-        outputs = self.encoder(tf.concat(views, axis=0), training=True)
+    def encode(
+        self,
+        views: list[tf.Tensor],
+        moment: Moment,
+        *,
+        model: keras.Model | None = None,
+        first_view: int = 0,
+    ) -> list[dict[str, Any]]:
+        """Encodes views of one size in one pass (one large batch beats several small ones).
+
+        Args:
+            views: Images [B, H, W, 3], several times.
+            moment: Where training stands: dropout draws from it.
+            model: The encoder by default.
+            first_view: Number of the first view among all of the step.
+
+        Returns:
+            The outputs of each view.
+        """
+        dropping: Any = contextlib.nullcontext()
+        if self.config.model.dropout:
+            rows = tf.shape(views[0])[0]
+            positions = distribute.replica_id() * rows + tf.range(rows)
+            numbers = range(_DROPOUT + first_view, _DROPOUT + first_view + len(views))
+            seed, step = moment.seed[0], moment.seed[1]
+            seeds = [example_seeds(seed, step, positions, number) for number in numbers]
+            dropping = models.dropping(tf.concat(seeds, axis=0))
+        with dropping:
+            outputs = (model or self.encoder)(tf.concat(views, axis=0), training=True)
         parts = {name: tf.split(value, len(views)) for name, value in outputs.items()}
         return [{name: parts[name][view] for name in parts} for view in range(len(views))]
 

@@ -9,7 +9,12 @@ from tfvmf import models
 
 
 def encoder_from_config(
-    config: ml_collections.ConfigDict, *, concentration: bool, direction_head: bool = True
+    config: ml_collections.ConfigDict,
+    *,
+    concentration: bool,
+    direction_head: bool = True,
+    hidden_layers: int = 1,
+    output_norm: bool = False,
 ) -> keras.Model:
     """Builds the encoder that a run's configuration describes.
 
@@ -17,6 +22,8 @@ def encoder_from_config(
         config: The run's configuration.
         concentration: Whether the method learns a concentration.
         direction_head: False: the direction is that of the features.
+        hidden_layers: Of the direction head.
+        output_norm: Of the direction head.
     """
     model = config.model
     return models.build_encoder(
@@ -25,6 +32,9 @@ def encoder_from_config(
         dimension=model.dimension if direction_head else None,
         stem=model.stem,
         hidden=model.hidden,
+        hidden_layers=hidden_layers,
+        output_norm=output_norm,
+        dropout=model.dropout,
         concentration=concentration,
         initial_concentration=initial_concentration(config),
     )

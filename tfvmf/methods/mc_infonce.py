@@ -6,7 +6,7 @@ import ml_collections
 import tensorflow as tf
 
 from tfvmf import distribute, losses
-from tfvmf.methods.base import Method, Terms
+from tfvmf.methods.base import Method, Moment, Objective
 from tfvmf.methods.encoders import encoder_from_config
 
 
@@ -22,11 +22,11 @@ class MCInfoNCE(Method):
         self.models["encoder"] = encoder_from_config(config, concentration=True)
 
     def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, *, seed: tf.Tensor
-    ) -> tuple[Terms, list[tf.Tensor], list[tf.Tensor]]:
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, moment: Moment
+    ) -> Objective:
         """See `Method.objective`."""
         del labels
-        first, second = self.encode(views)
+        first, second = self.encode(views, moment)
         mu_1, mu_2 = first["mean_direction"], second["mean_direction"]
         kappa_1, kappa_2 = first["concentration"], second["concentration"]
         rows = tf.shape(mu_1)[0]
@@ -37,7 +37,7 @@ class MCInfoNCE(Method):
             distribute.gather(kappa_1),
             distribute.gather(mu_2),
             distribute.gather(kappa_2),
-            seed=seed,
+            seed=moment.seed,
             temperature=self.config.mc_infonce.temperature,
             n_samples=self.config.mc_infonce.n_samples,
             aggregation=self.config.mc_infonce.aggregation,

@@ -4,7 +4,7 @@ import ml_collections
 import tensorflow as tf
 
 from tfvmf import distribute, losses
-from tfvmf.methods.base import Method, Terms
+from tfvmf.methods.base import Method, Moment, Objective
 from tfvmf.methods.encoders import encoder_from_config
 
 
@@ -18,11 +18,11 @@ class SimCLR(Method):
         self.models["encoder"] = encoder_from_config(config, concentration=probabilistic)
 
     def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, *, seed: tf.Tensor
-    ) -> tuple[Terms, list[tf.Tensor], list[tf.Tensor]]:
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, moment: Moment
+    ) -> Objective:
         """See `Method.objective`."""
-        del labels, seed
-        first, second = self.encode(views)
+        del labels
+        first, second = self.encode(views, moment)
         mu_1, mu_2 = first["mean_direction"], second["mean_direction"]
         contrastive = losses.nt_xent(
             mu_1,

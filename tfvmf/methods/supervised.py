@@ -1,20 +1,18 @@
 """A classifier trained with labels: features for OOD detection, and an upper bound."""
 
-from typing import ClassVar
-
 import keras
 import ml_collections
 import tensorflow as tf
 
 from tfvmf.errors import UserError
-from tfvmf.methods.base import Method, Terms
+from tfvmf.methods.base import Method, Moment, Objective
 from tfvmf.methods.encoders import encoder_from_config
 
 
 class Supervised(Method):
     """Cross entropy of a linear classifier on the backbone's features."""
 
-    num_views: ClassVar[int] = 1
+    num_views = 1
 
     def __init__(
         self, config: ml_collections.ConfigDict, *, probabilistic: bool = False, num_classes: int
@@ -32,11 +30,10 @@ class Supervised(Method):
         self.models["classifier"] = keras.Model(features, logits, name="classifier")
 
     def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, *, seed: tf.Tensor
-    ) -> tuple[Terms, list[tf.Tensor], list[tf.Tensor]]:
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, moment: Moment
+    ) -> Objective:
         """See `Method.objective`."""
-        del seed
-        (outputs,) = self.encode(views)
+        (outputs,) = self.encode(views, moment)
         logits = self.models["classifier"](outputs["features"])
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         return {"cross_entropy": tf.reduce_mean(entropy)}, [], []

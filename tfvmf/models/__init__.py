@@ -2,8 +2,9 @@
 
 from tfvmf.models.batch_norm import BatchNorm
 from tfvmf.models.dropout import Dropout, dropping, has_dropout
-from tfvmf.models.encoder import OUTPUTS, build_encoder
-from tfvmf.models.heads import build_concentration_head, build_direction_head
+from tfvmf.models.encoder import OUTPUTS, build_encoder, with_projection
+from tfvmf.models.heads import build_concentration_head, build_direction_head, build_predictor
+from tfvmf.models.prototypes import Prototypes
 from tfvmf.models.resnet import ARCHITECTURES, build_backbone
 
 __all__ = [
@@ -11,10 +12,13 @@ __all__ = [
     "OUTPUTS",
     "BatchNorm",
     "Dropout",
+    "Prototypes",
     "build_backbone",
     "build_concentration_head",
     "build_direction_head",
     "build_encoder",
+    "build_predictor",
     "dropping",
     "has_dropout",
+    "with_projection",
 ]

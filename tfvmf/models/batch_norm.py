@@ -22,13 +22,17 @@ class BatchNorm(keras.layers.Layer):
     Args:
         momentum: Share of the old moving statistics that each training step keeps.
         epsilon: Added to the variance.
+        affine: Whether gamma and beta are learned; they stay 1 and 0 otherwise.
         **kwargs: As of every Keras layer (`name`, `dtype`).
     """
 
-    def __init__(self, *, momentum: float = 0.9, epsilon: float = 1e-5, **kwargs: Any) -> None:
+    def __init__(
+        self, *, momentum: float = 0.9, epsilon: float = 1e-5, affine: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.momentum = momentum
         self.epsilon = epsilon
+        self.affine = affine
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates scale, offset and the moving statistics, one of each a channel."""
@@ -40,8 +44,9 @@ class BatchNorm(keras.layers.Layer):
         }
         # Every replica computes the same global statistics: the first one's are everyone's.
         moving = {"trainable": False, "aggregation": "only_first_replica"}
-        self.gamma = self.add_weight(name="gamma", initializer="ones", **shared)
-        self.beta = self.add_weight(name="beta", initializer="zeros", **shared)
+        learned = {"trainable": self.affine}
+        self.gamma = self.add_weight(name="gamma", initializer="ones", **learned, **shared)
+        self.beta = self.add_weight(name="beta", initializer="zeros", **learned, **shared)
         self.moving_mean = self.add_weight(
             name="moving_mean", initializer="zeros", **moving, **shared
         )
@@ -97,4 +102,5 @@ class BatchNorm(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` needs to build the layer again."""
-        return {**super().get_config(), "momentum": self.momentum, "epsilon": self.epsilon}
+        own = {"momentum": self.momentum, "epsilon": self.epsilon, "affine": self.affine}
+        return {**super().get_config(), **own}

@@ -18,6 +18,9 @@ def build_encoder(
     stem: str = "cifar",
     *,
     hidden: int = 512,
+    hidden_layers: int = 1,
+    output_norm: bool = False,
+    dropout: float = 0.0,
     concentration: bool = True,
     initial_concentration: float = math.log(2.0),
 ) -> keras.Model:
@@ -29,7 +32,10 @@ def build_encoder(
         dimension: Length d of the mean direction. None: no direction head, the mean direction is
             the normalised feature vector (for encoders trained with labels).
         stem: `cifar` (3x3 convolution, no pooling) or `imagenet`.
-        hidden: Width of the hidden layer of both heads.
+        hidden: Width of the hidden layers of both heads.
+        hidden_layers: Of the direction head, see `build_direction_head`.
+        output_norm: Of the direction head, see there.
+        dropout: Probability of dropping a unit in the backbone and in the heads (`Dropout`).
         concentration: Whether there is a concentration head. Without one, `concentration` is 1
             for every image: the encoder has no opinion, and its outputs keep their names.
         initial_concentration: Scale of kappa, see `build_concentration_head`.
@@ -46,16 +52,24 @@ def build_encoder(
     if dimension is not None and dimension < 2:
         raise ValueError(f"dimension must be at least 2 (a circle), not {dimension}")
     images = keras.Input((None, None, 3), name="images")
-    features = resnet.build_backbone(backbone, width=width, stem=stem)(images)["features"]
+    levels = resnet.build_backbone(backbone, width=width, stem=stem, dropout=dropout)(images)
+    features = levels["features"]
     size = features.shape[-1]
     if dimension is None:
         direction = layers.UnitNormalization(name="mean_direction", dtype="float32")(features)
     else:
-        direction = heads.build_direction_head(size, dimension=dimension, hidden=hidden)(features)
+        direction = heads.build_direction_head(
+            size,
+            dimension=dimension,
+            hidden=hidden,
+            hidden_layers=hidden_layers,
+            output_norm=output_norm,
+            dropout=dropout,
+        )(features)
     if concentration:
-        kappa = heads.build_concentration_head(size, hidden=hidden, initial=initial_concentration)(
-            features
-        )
+        kappa = heads.build_concentration_head(
+            size, hidden=hidden, initial=initial_concentration, dropout=dropout
+        )(features)
     else:
         kappa = Certain(name="concentration")(features)
     outputs: dict[str, Any] = {
@@ -64,6 +78,21 @@ def build_encoder(
         "concentration": kappa,
     }
     return keras.Model(images, outputs, name="encoder")
+
+
+def with_projection(encoder: keras.Model) -> keras.Model:
+    """The same encoder, sharing all weights, with the unnormalised `projection` [B, d] beside.
+
+    What a predictor is trained on (SimSiam, BYOL): mean_direction = projection / |projection|.
+    """
+    head = encoder.get_layer("direction_head")
+    divided = head.get_layer("mean_direction")
+    both = keras.Model(
+        head.input, {"projection": divided.input, "mean_direction": divided.output}, name=head.name
+    )
+    features, kappa = encoder.output["features"], encoder.output["concentration"]
+    outputs = {"features": features, "concentration": kappa, **both(features)}
+    return keras.Model(encoder.input, outputs, name=encoder.name)
 
 
 @keras.saving.register_keras_serializable(package="tfvmf")

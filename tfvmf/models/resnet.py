@@ -6,6 +6,7 @@ import keras
 from keras import layers
 
 from tfvmf.models.batch_norm import BatchNorm
+from tfvmf.models.dropout import Dropout
 
 STEMS = ("cifar", "imagenet")
 
@@ -30,7 +31,9 @@ ARCHITECTURES = {
 }
 
 
-def build_backbone(name: str = "resnet18", *, width: int = 64, stem: str = "cifar") -> keras.Model:
+def build_backbone(
+    name: str = "resnet18", *, width: int = 64, stem: str = "cifar", dropout: float = 0.0
+) -> keras.Model:
     """Builds a ResNet without its classifier.
 
     Args:
@@ -39,6 +42,8 @@ def build_backbone(name: str = "resnet18", *, width: int = 64, stem: str = "cifa
             original, 16 a sixteenth of the work.
         stem: `cifar` for small images (3x3 convolution, no pooling, as in the paper) or
             `imagenet` (7x7 convolution of stride 2 and max-pooling).
+        dropout: Probability of dropping a channel before the last convolution of each block
+            (`Dropout`); 0 for no such layers.
 
     Returns:
         A model from float images [B, H, W, 3] with values in [0, 1] to a dictionary: the feature
@@ -68,7 +73,8 @@ def build_backbone(name: str = "resnet18", *, width: int = 64, stem: str = "cifa
         channels = width * 2 ** (stage - 1)
         for block in range(blocks):
             stride = 2 if stage > 1 and block == 0 else 1
-            x = _block(x, channels, stride, architecture, f"stage{stage}_block{block + 1}")
+            name_of_block = f"stage{stage}_block{block + 1}"
+            x = _block(x, channels, stride, architecture, name_of_block, dropout)
         outputs[f"stage{stage}"] = x
     outputs["features"] = layers.GlobalAveragePooling2D(name="pool", dtype="float32")(x)
     return keras.Model(images, outputs, name=name)
@@ -91,7 +97,12 @@ def _conv_norm(
 
 
 def _block(
-    x: keras.KerasTensor, channels: int, stride: int, architecture: Architecture, name: str
+    x: keras.KerasTensor,
+    channels: int,
+    stride: int,
+    architecture: Architecture,
+    name: str,
+    dropout: float,
 ) -> keras.KerasTensor:
     """A residual block: relu(shortcut(x) + convolutions(x))."""
     outputs = channels * architecture.expansion
@@ -105,6 +116,8 @@ def _block(
     if stride != 1 or x.shape[-1] != outputs:
         shortcut = _conv_norm(x, outputs, 1, stride, f"{name}_shortcut")
     for position, (kernel, step, filters) in enumerate(plan, start=1):
+        if dropout and position == len(plan):
+            x = Dropout(dropout, name=f"{name}_dropout")(x)
         x = _conv_norm(x, filters, kernel, step, f"{name}_{position}")
         if position < len(plan):
             x = layers.ReLU(name=f"{name}_{position}_relu")(x)

@@ -1,8 +1,8 @@
 """Training: the loop, strategies, optimizers, checkpoints, metrics."""
 
 from tfvmf.training.checkpoints import load_method
+from tfvmf.training.ensemble import load_members, train
 from tfvmf.training.inputs import augmentation_from_config, load_source
-from tfvmf.training.loop import train
 from tfvmf.training.metrics import read_metrics
 from tfvmf.training.signals import Interrupted
 from tfvmf.training.views import draw_views
@@ -11,6 +11,7 @@ __all__ = [
     "Interrupted",
     "augmentation_from_config",
     "draw_views",
+    "load_members",
     "load_method",
     "load_source",
     "read_metrics",

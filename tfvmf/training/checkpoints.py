@@ -84,6 +84,11 @@ def load_method(
     """
     config, facts = run_directory.read(workdir)
     path = checkpoint or latest(workdir)
+    if path is None and config.ensemble.members > 1:
+        raise UserError(
+            f"--workdir={workdir} is an ensemble: name one of its members, "
+            f"{run_directory.member(workdir, 0)}"
+        )
     if path is None or not tf.io.gfile.glob(f"{path}.index"):
         raise UserError(
             f"--workdir={workdir} has no checkpoint{' ' + checkpoint if checkpoint else ''}: "

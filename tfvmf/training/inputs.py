@@ -1,5 +1,6 @@
 """What a run's configuration says of its input: sources, views, batches."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import ml_collections
@@ -8,6 +9,7 @@ import tensorflow as tf
 from tfvmf import data
 from tfvmf.data import pipeline
 from tfvmf.errors import UserError
+from tfvmf.methods import Method
 
 
 def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> data.Source:
@@ -39,6 +41,25 @@ def augmentation_from_config(config: ml_collections.ConfigDict) -> data.Augmenta
         return data.Augmentation(size=config.data.image_size, **config.augment.to_dict())
     except ValueError as error:
         raise UserError(f"--config.augment: {error}") from error
+
+
+def views_of(
+    method: Method, config: ml_collections.ConfigDict, augmentation: data.Augmentation
+) -> list[tuple[data.Augmentation, int]]:
+    """The kinds of views that a method trains on, and how many of each."""
+    views = [(augmentation, method.num_views)]
+    if method.num_local_views:
+        try:
+            local = dataclasses.replace(
+                augmentation,
+                size=config.swav.local_size,
+                crop_min=config.swav.local_crop_min,
+                crop_max=config.swav.local_crop_max,
+            )
+        except ValueError as error:
+            raise UserError(f"--config.swav.local_*: {error}") from error
+        views.append((local, method.num_local_views))
+    return views
 
 
 def make_iterator(

@@ -1,27 +1,32 @@
 """The training run: from a configuration and a directory to a trained encoder in it."""
 
 import dataclasses
+import functools
 import math
 import pathlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import keras
 import ml_collections
 import numpy as np
 import tensorflow as tf
 
-from tfvmf.config import validate
 from tfvmf.data import pipeline
 from tfvmf.errors import UserError
 from tfvmf.methods import METHODS, Method, build_method
 from tfvmf.progress import Progress
 from tfvmf.training import run_directory
 from tfvmf.training.checkpoints import Checkpoints
-from tfvmf.training.inputs import augmentation_from_config, load_sources, make_iterator
+from tfvmf.training.inputs import (
+    augmentation_from_config,
+    load_sources,
+    make_iterator,
+    views_of,
+)
 from tfvmf.training.metrics import MetricsWriter
-from tfvmf.training.monitor import Monitor
+from tfvmf.training.monitor import Monitor, collapse_warning
 from tfvmf.training.optimizers import make_optimizer
 from tfvmf.training.report import describe, summary
 from tfvmf.training.signals import Interrupted, StopRequest
@@ -35,16 +40,22 @@ class Plan:
 
     steps_per_epoch: int
     total_steps: int
+    cycles: int  # of the learning rate, each of the same length
     monitor_every: int
     save_every: int
     log_every: int
+
+    @property
+    def cycle(self) -> int:
+        """Steps of a cycle of the learning rate."""
+        return self.total_steps // self.cycles
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether something that happens every so many steps, and at the end, happens now."""
         return every > 0 and (step % every == 0 or step == self.total_steps)
 
 
-def train(
+def train_run(
     config: ml_collections.ConfigDict,
     workdir: str | pathlib.Path,
     *,
@@ -67,7 +78,6 @@ def train(
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
     """
     workdir = pathlib.Path(workdir)
-    validate(config)
     augmentation = augmentation_from_config(config)
     if config.method not in METHODS:  # before any data is read
         build_method(config)
@@ -78,6 +88,7 @@ def train(
     plan = Plan(
         steps_per_epoch=epoch_steps,
         total_steps=config.epochs * epoch_steps,
+        cycles=config.ensemble.members if config.ensemble.kind == "snapshot" else 1,
         monitor_every=round(config.monitor.every_epochs * epoch_steps),
         save_every=round(config.checkpoint.every_epochs * epoch_steps),
         log_every=config.log_every_steps,
@@ -96,10 +107,11 @@ def train(
             method.trainable_variables,
             steps_per_epoch=epoch_steps,
             total_steps=plan.total_steps,
+            cycles=plan.cycles,
         )
     batches = make_iterator(strategy, train_source, config, total_steps=plan.total_steps)
+    facts = {"num_classes": train_source.num_classes, "train_images": train_source.size}
     if chief:
-        facts = {"num_classes": train_source.num_classes, "train_images": train_source.size}
         run_directory.claim(workdir, config, facts, force=force_config)
     with strategy.scope():
         checkpoints = Checkpoints(
@@ -115,11 +127,19 @@ def train(
         plan=plan,
         method=method,
         optimizer=optimizer,
-        step=make_train_step(strategy, method, optimizer, augmentation, seed=config.seed),
+        step=make_train_step(
+            strategy,
+            method,
+            optimizer,
+            views_of(method, config, augmentation),
+            seed=config.seed,
+            steps_per_epoch=epoch_steps,
+        ),
         monitor=Monitor(config.monitor, method.encoder, bank, queries),
         checkpoints=checkpoints,
         batch_size=config.batch_size,
         writer=MetricsWriter(workdir, step=start) if chief else None,
+        snapshot=functools.partial(_save_member, config, facts, workdir, method, optimizer, chief),
     )
     try:
         return run(batches(start), start)
@@ -134,6 +154,24 @@ def train(
             run.writer.close()
 
 
+def _save_member(
+    config: ml_collections.ConfigDict,
+    facts: dict[str, int],
+    workdir: pathlib.Path,
+    method: Method,
+    optimizer: keras.optimizers.Optimizer,
+    chief: bool,
+    number: int,
+) -> None:
+    """Writes the present state as a run directory of its own."""
+    directory = run_directory.member(workdir, number)
+    alone = ml_collections.ConfigDict(config.to_dict())
+    alone.ensemble.members = 1
+    if chief:
+        run_directory.claim(directory, alone, facts, force=True)
+    Checkpoints(directory, method, optimizer, keep=1, chief=chief).save()
+
+
 @dataclasses.dataclass
 class Run:
     """The parts of a run, and the loop over its steps."""
@@ -146,6 +184,7 @@ class Run:
     checkpoints: Checkpoints
     batch_size: int
     writer: MetricsWriter | None
+    snapshot: Callable[[int], None]  # saves the state as that member of an ensemble
 
     def __call__(self, batches: Iterator, start: int) -> dict[str, float]:
         """Trains from step `start` to the end of the plan."""
@@ -176,6 +215,10 @@ class Run:
                     self._write(step, watched)
                     latest.update(watched)
                     progress.note(f"epoch {step / plan.steps_per_epoch:.0f}: {summary(latest)}")
+                    if warning := collapse_warning(watched):
+                        progress.note(warning)
+                if plan.cycles > 1 and step % plan.cycle == 0:
+                    self.snapshot(step // plan.cycle - 1)
                 if saves:
                     self.checkpoints.save()
                 if signum:

@@ -1,4 +1,4 @@
-"""A look at the encoder while it trains: k-NN accuracy and kappa on held-out images."""
+"""A look at the encoder while it trains: accuracy, kappa and collapse on held-out images."""
 
 import keras
 import ml_collections
@@ -6,6 +6,9 @@ import numpy as np
 
 from tfvmf import inference, neighbours
 from tfvmf.data.base import Source
+
+COLLAPSED_STD = 0.25  # an even spread has 1; see `spread`
+COLLAPSED_RANK = 2.0
 
 
 class Monitor:
@@ -27,14 +30,15 @@ class Monitor:
         self._queries = queries
         self.labelled = bank.labels is not None and queries.labels is not None
         # A folder lists class after class: spread the sample over the whole bank.
-        self._rows = _spread(bank.size, config.bank_images)
-        self._columns = _spread(queries.size, config.query_images)
+        self._rows = _evenly(bank.size, config.bank_images)
+        self._columns = _evenly(queries.size, config.query_images)
 
     def __call__(self) -> dict[str, float]:
-        """Measures `knn_accuracy` (with labels), and mean and spread of kappa."""
+        """Measures `knn_accuracy` (with labels), mean and spread of kappa, and spread of mu."""
         queries = self._embedder(self._queries.take(self._columns))
         kappa = queries["concentration"]
         results = {"eval_kappa": float(kappa.mean()), "eval_kappa_std": float(kappa.std())}
+        results |= spread(queries["mean_direction"])
         if self._bank.labels is not None and self._queries.labels is not None:
             bank = self._embedder(self._bank.take(self._rows))
             predicted = neighbours.classify(
@@ -48,6 +52,34 @@ class Monitor:
         return results
 
 
-def _spread(size: int, count: int) -> np.ndarray:
+def spread(directions: np.ndarray) -> dict[str, float]:
+    """How far unit vectors [N, d] are from having collapsed.
+
+    Returns:
+        `direction_std`: the mean over dimensions of the standard deviation, times sqrt(d): 1 for
+        directions spread evenly over the sphere, 0 for a single one. `effective_rank`:
+        exp(entropy) of the shares p_i = s_i / sum(s) of the singular values s of the centred
+        vectors: the number of dimensions that are in use, at most d.
+    """
+    deviation = directions.std(axis=0).mean() * np.sqrt(directions.shape[1])
+    values = np.linalg.svd(directions - directions.mean(axis=0), compute_uv=False)
+    shares = values[values > 0] / max(values.sum(), np.finfo(np.float32).tiny)
+    rank = np.exp(-(shares * np.log(shares)).sum())
+    return {"direction_std": float(deviation), "effective_rank": float(rank)}
+
+
+def collapse_warning(values: dict[str, float]) -> str:
+    """What to tell people of directions that have collapsed; empty if they have not."""
+    deviation, rank = values["direction_std"], values["effective_rank"]
+    if deviation >= COLLAPSED_STD and rank >= COLLAPSED_RANK:
+        return ""
+    return (
+        f"warning: the directions have collapsed (spread {deviation:.2f} of 1, effective rank "
+        f"{rank:.1f}): what is trained from here tells images no longer apart. Lower "
+        "--config.optimizer.learning_rate or --config.concentration.align_weight"
+    )
+
+
+def _evenly(size: int, count: int) -> np.ndarray:
     """At most `count` rows of `size`, evenly spread."""
     return np.unique(np.linspace(0, size - 1, min(size, count)).astype(np.int64))

@@ -13,19 +13,24 @@ def make_optimizer(
     *,
     steps_per_epoch: int,
     total_steps: int,
+    cycles: int = 1,
 ) -> keras.optimizers.Optimizer:
     """Builds the optimizer that `config` (a run's section `optimizer`) describes.
 
-    The learning rate rises linearly from 0 over the warm-up and falls to 0 along a cosine.
+    The learning rate rises linearly from 0 over the warm-up and falls to 0 along a cosine, once or,
+    for snapshots, in each of several cycles.
     Weight decay leaves out everything of one dimension: biases and the scales of norms.
     """
-    warmup = min(round(config.warmup_epochs * steps_per_epoch), total_steps - 1)
+    cycle = total_steps // cycles
+    warmup = min(round(config.warmup_epochs * steps_per_epoch), cycle - 1)
     schedule = keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0 if warmup else config.learning_rate,
-        decay_steps=total_steps - warmup,
+        decay_steps=cycle - warmup,
         warmup_target=config.learning_rate if warmup else None,
         warmup_steps=warmup,
     )
+    if cycles > 1:
+        schedule = Cycles(schedule, cycle)
     if config.name == "lars":
         optimizer = LARS(schedule, momentum=config.momentum, weight_decay=config.weight_decay)
     else:
@@ -37,6 +42,30 @@ def make_optimizer(
         optimizer.exclude_from_weight_decay(var_list=[v for v in variables if len(v.shape) <= 1])
     optimizer.build(variables)
     return optimizer
+
+
+@keras.saving.register_keras_serializable(package="tfvmf")
+class Cycles(keras.optimizers.schedules.LearningRateSchedule):
+    """Repeats the first `length` steps of a schedule over and over."""
+
+    def __init__(self, schedule: Any, length: int) -> None:
+        self.schedule = schedule
+        self.length = length
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        """The learning rate of a step."""
+        return self.schedule(keras.ops.mod(step, self.length))
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs to build the schedule again."""
+        schedule = keras.saving.serialize_keras_object(self.schedule)
+        return {"schedule": schedule, "length": self.length}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Cycles":
+        """Builds the schedule again."""
+        schedule = keras.saving.deserialize_keras_object(config["schedule"])
+        return cls(schedule, config["length"])
 
 
 @keras.saving.register_keras_serializable(package="tfvmf")

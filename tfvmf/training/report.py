@@ -40,8 +40,17 @@ def summary(values: dict[str, float]) -> str:
         parts.append(f"kappa {values['kappa']:.2f}±{values['kappa_std']:.2f}")
     if "knn_accuracy" in values:
         parts.append(f"k-NN {values['knn_accuracy']:.3f}")
+    if "direction_std" in values:
+        parts.append(f"spread {values['direction_std']:.2f}")
     if "images_per_second" in values:
         parts.append(f"{values['images_per_second']:.0f} images/s")
-    terms = ("contrastive", "cross_entropy", "alignment", "penalty")
+    terms = (
+        "contrastive",
+        "regression",
+        "prediction",
+        "cross_entropy",
+        "alignment",
+        "penalty",
+    )
     parts += [f"{name} {values[name]:.3f}" for name in terms if name in values]
     return ", ".join(parts)

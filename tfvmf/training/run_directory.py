@@ -11,6 +11,11 @@ from tfvmf.errors import UserError
 from tfvmf.files import write_json
 
 
+def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
+    """The run directory of an ensemble's member."""
+    return workdir / "members" / f"{number:02d}"
+
+
 def claim(
     workdir: pathlib.Path,
     config: ml_collections.ConfigDict,

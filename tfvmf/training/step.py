@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfvmf import distribute
 from tfvmf.counter_random import example_seeds
 from tfvmf.data.augment import Augmentation
-from tfvmf.methods import Method
+from tfvmf.methods import Method, Moment
 
 TrainStep = Callable[[Iterator], dict[str, tf.Tensor]]
 
@@ -17,33 +17,45 @@ def make_train_step(
     strategy: tf.distribute.Strategy,
     method: Method,
     optimizer: keras.optimizers.Optimizer,
-    augmentation: Augmentation,
+    views: list[tuple[Augmentation, int]],
     *,
     seed: int,
+    steps_per_epoch: int,
 ) -> TrainStep:
     """Builds the function that takes the next batch of an iterator and trains on it.
 
     All randomness comes from (seed, step, position in the global batch, view): the step computes
     the same whatever the number of replicas, and again when it is repeated after a restart.
 
+    Args:
+        strategy: Spreads a batch over replicas.
+        method: What is trained; its models were made in the strategy's scope.
+        optimizer: As were its variables.
+        views: How views are made, and how many of each kind, in the order that the method expects.
+        seed: The run's.
+        steps_per_epoch: The unit of what changes along training.
+
     Returns:
         A `tf.function` from the iterator to the loss terms, averaged over the replicas.
     """
     variables = method.trainable_variables
 
-    def replica_step(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        rows = tf.shape(batch["image"])[0]
+    def augment(images: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
+        rows = tf.shape(images)[0]
         positions = distribute.replica_id() * rows + tf.range(rows)
-        seeds = [
-            example_seeds(seed, optimizer.iterations, positions, view)
-            for view in range(method.num_views)
-        ]
-        step_seed = tf.stack([seed, tf.cast(optimizer.iterations, tf.int32)])
-        # All views at once: one large batch of each operation beats several small ones.
-        images = tf.concat([batch["image"]] * method.num_views, axis=0)
-        views = tf.split(augmentation(images, tf.concat(seeds, axis=0)), method.num_views)
+        made: list[tf.Tensor] = []
+        for augmentation, count in views:
+            numbers = range(len(made), len(made) + count)
+            seeds = [example_seeds(seed, step, positions, number) for number in numbers]
+            # All views at once: one large batch of each operation beats several small ones.
+            copies = tf.concat([images] * count, axis=0)
+            made += tf.split(augmentation(copies, tf.concat(seeds, axis=0)), count)
+        return made
+
+    def replica_step(batch: dict[str, tf.Tensor], moment: Moment) -> dict[str, tf.Tensor]:
+        pictures = augment(batch["image"], optimizer.iterations)
         with tf.GradientTape() as tape:
-            terms = method.loss(views, batch["label"], seed=step_seed)
+            terms = method.loss(pictures, batch["label"], moment)
             share = terms["loss"] / strategy.num_replicas_in_sync
         # The optimizer adds the replicas' gradients: those of the shares make the mean loss's.
         optimizer.apply(tape.gradient(share, variables), variables)
@@ -51,7 +63,10 @@ def make_train_step(
 
     @tf.function
     def train_step(iterator: Iterator) -> dict[str, tf.Tensor]:
-        terms = strategy.run(replica_step, args=(next(iterator),))
+        step = tf.cast(optimizer.iterations, tf.int32)
+        moment = Moment(tf.stack([seed, step]), tf.cast(step, tf.float32) / steps_per_epoch)
+        terms = strategy.run(replica_step, args=(next(iterator), moment))
+        method.after_step(moment)
         return {
             name: strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
             for name, value in terms.items()

@@ -1,0 +1,67 @@
+"""Runs of several members: independent seeds, or snapshots along one run of many cycles.
+
+Every member is a run directory of its own, `<workdir>/members/00` and so on, that evaluates and
+exports like any other.
+"""
+
+import pathlib
+from typing import Any
+
+import ml_collections
+
+from tfvmf.config import validate
+from tfvmf.errors import UserError
+from tfvmf.methods import Method
+from tfvmf.training import loop, run_directory
+from tfvmf.training.checkpoints import load_method
+
+
+def train(
+    config: ml_collections.ConfigDict,
+    workdir: str | pathlib.Path,
+    *,
+    force_config: bool = False,
+    logical_devices: int = 0,
+) -> dict[str, float]:
+    """Trains what a configuration asks for: one run, or all members of an ensemble.
+
+    Members that are already trained are left as they are, so the same command goes on from where
+    it was stopped. Arguments, result and errors are those of `loop.train_run`.
+    """
+    validate(config)
+    workdir = pathlib.Path(workdir)
+    options: dict[str, Any] = {"force_config": force_config, "logical_devices": logical_devices}
+    if config.ensemble.members == 1 or config.ensemble.kind == "snapshot":
+        return loop.train_run(config, workdir, **options)
+    run_directory.claim(workdir, config, {}, force=force_config)
+    latest: dict[str, float] = {}
+    for number in range(config.ensemble.members):
+        print(f"member {number + 1} of {config.ensemble.members}", flush=True)
+        member = member_config(config, number)
+        latest = loop.train_run(member, run_directory.member(workdir, number), **options)
+    return latest
+
+
+def member_config(config: ml_collections.ConfigDict, number: int) -> ml_collections.ConfigDict:
+    """The configuration of one member on its own: another seed, all else the same."""
+    member = ml_collections.ConfigDict(config.to_dict())
+    member.seed = config.seed + number
+    member.ensemble.members = 1
+    return member
+
+
+def load_members(workdir: pathlib.Path) -> list[tuple[Method, int]]:
+    """The trained methods of an ensemble with the steps of their weights; [] for any other run."""
+    config, _ = run_directory.read(workdir)
+    if config.ensemble.members == 1:
+        return []
+    loaded = []
+    for number in range(config.ensemble.members):
+        try:
+            _, method, step = load_method(run_directory.member(workdir, number))
+        except UserError as error:
+            raise UserError(
+                f"member {number + 1} of {config.ensemble.members} is not there yet: {error}"
+            ) from error
+        loaded.append((method, step))
+    return loaded
