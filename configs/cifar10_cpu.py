@@ -20,6 +20,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.batch_size = 256
     config.data.source = "cifar10"
     config.model.width = 16
+    config.byol.output_norm = True
     config.optimizer.learning_rate = 2e-3
     config.optimizer.warmup_epochs = 1.0
     config.monitor.every_epochs = 2.0

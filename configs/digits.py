@@ -19,6 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.batch_size = 127
     config.augment.flip = 0.0  # a mirrored digit is another sign
     config.model.width = 16
+    config.byol.output_norm = True
     config.optimizer.learning_rate = 2e-3
     config.optimizer.warmup_epochs = 5.0
     config.monitor.every_epochs = 10.0

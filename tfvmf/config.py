@@ -59,11 +59,18 @@ def default_config() -> ml_collections.ConfigDict:
             },
             "simclr": {"temperature": 0.5},
             "simsiam": {"bottleneck": 4},  # the predictor's hidden layer is dimension / bottleneck
-            "byol": {"momentum": 0.99},  # of the target at the start; it rises to 1
+            "byol": {
+                "momentum": 0.99,  # of the target at the start; it rises to 1
+                # Batch norm at the end of the projector. The method's paper has none, and then
+                # takes far more steps until it learns anything.
+                "output_norm": False,
+            },
             "swav": {
                 "prototypes": 128,
                 "temperature": 0.1,
-                "epsilon": 0.05,  # of the assignment: small values assign hard
+                # Small values assign hard. 0.05 on ImageNet; on small sets that gives nearly equal
+                # shares to all prototypes, and the loss stays at log(prototypes).
+                "epsilon": 0.02,
                 "iterations": 3,  # of Sinkhorn
                 "freeze_epochs": 1.0,  # the prototypes stay as they are at first
                 "queue": 0,  # past embeddings that take part in the assignment, a view
@@ -161,7 +168,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ("simclr.temperature", 0.5),
         ("mc_infonce.temperature", 0.5),
         ("swav.temperature", 0.1),
-        ("swav.epsilon", 0.05),
+        ("swav.epsilon", 0.02),
     ):
         if not _get(config, key) > 0:
             raise UserError(f"--config.{key}={_get(config, key)} must be above 0 (usual: {usual})")

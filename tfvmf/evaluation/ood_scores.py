@@ -162,7 +162,8 @@ def detection(inside: np.ndarray, outside: np.ndarray) -> dict[str, float]:
 
 
 def _unit(features: np.ndarray) -> np.ndarray:
-    return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    return (features / np.maximum(lengths, 1e-12)).astype(np.float32)
 
 
 def _factor(covariance: np.ndarray) -> np.ndarray:

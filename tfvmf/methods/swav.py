@@ -80,7 +80,7 @@ class SwAV(Method):
         past = tf.stop_gradient(self.prototypes(self.prototypes.queue[view]))
         started = moment.epoch >= config.queue_epochs
         codes = tf.cond(
-            tf.logical_and(started, self.prototypes.is_full()),
+            tf.logical_and(started, self.prototypes.is_full(view)),
             lambda: assign(tf.concat([batch, past], axis=0)),
             lambda: assign(batch),
         )

@@ -55,9 +55,9 @@ class Prototypes(keras.layers.Layer):
         queues[view] = tf.concat([tf.stop_gradient(directions), past], axis=0)
         self.queue.assign(tf.ensure_shape(tf.stack(queues), self.queue.shape))
 
-    def is_full(self) -> tf.Tensor:
-        """Whether every place of the queue has been filled."""
-        return tf.reduce_any(tf.not_equal(self.queue[:, -1], 0.0))
+    def is_full(self, view: int) -> tf.Tensor:
+        """Whether every place of the queue of a view has been filled."""
+        return tf.reduce_any(tf.not_equal(self.queue[view, -1], 0.0))
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` needs to build the layer again."""

@@ -1,0 +1,225 @@
+import itertools
+import json
+
+import matplotlib.image
+import numpy as np
+import pytest
+import scipy.stats
+from sklearn.metrics import roc_auc_score
+from untrained import make_run
+
+from tfvmf import evaluation
+from tfvmf.evaluation import crops, failure, paper, risk
+from tfvmf.evaluation.scores import SCORES
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return evaluation.load(make_run(tmp_path_factory.mktemp("run")))
+
+
+def again(run, **options):
+    """The same run with other options, without computing its features anew."""
+    other = evaluation.load(run.workdir, **options)
+    other.__dict__["train_embeddings"] = run.train_embeddings
+    other.__dict__["linear_probe"] = run.linear_probe
+    return other
+
+
+@pytest.fixture(scope="module")
+def results(run):
+    return evaluation.SUITES["failure"](run)
+
+
+def area_by_hand(uncertainty, wrong):
+    """The mean over i of the error rate of the i most certain, ties in the given order."""
+    kept = wrong[np.argsort(uncertainty, kind="stable")]
+    return np.mean([kept[:i].mean() for i in range(1, len(kept) + 1)])
+
+
+def test_aurc_is_the_mean_of_the_selective_risks(rng):
+    uncertainty, wrong = rng.normal(size=50), rng.random(50) < 0.3
+    curve = risk.risk_coverage(uncertainty, wrong)
+    assert risk.aurc(curve) == pytest.approx(area_by_hand(uncertainty, wrong))
+    assert curve[-1] == pytest.approx(wrong.mean())
+
+
+def test_aurc_with_ties_is_the_mean_over_their_orders():
+    uncertainty = np.array([1.0, 2.0, 2.0, 2.0, 3.0])
+    wrong = np.array([False, True, False, False, True])
+    areas = []
+    for order in itertools.permutations([1, 2, 3]):
+        rows = [0, *order, 4]
+        areas.append(area_by_hand(uncertainty[rows], wrong[rows]))
+    assert risk.aurc(risk.risk_coverage(uncertainty, wrong)) == pytest.approx(np.mean(areas))
+    constant = risk.risk_coverage(np.ones(5), wrong)
+    np.testing.assert_allclose(constant, 0.4)
+
+
+def test_no_order_beats_the_oracle():
+    wrong = np.array([True, False, True, False, False, True])
+    areas = [
+        area_by_hand(np.array(order), wrong) for order in itertools.permutations(range(len(wrong)))
+    ]
+    assert risk.aurc(risk.oracle(wrong)) == pytest.approx(min(areas))
+    detected = failure.detect(np.arange(6.0), wrong)
+    assert detected["excess_aurc"] == pytest.approx(area_by_hand(np.arange(6), wrong) - min(areas))
+    assert failure.detect(wrong.astype(float), wrong)["excess_aurc"] == 0.0
+
+
+def test_every_round_is_scipys_test_of_two_draws(rng):
+    values, wrong = rng.normal(size=600), rng.random(600) < 0.4
+    values[wrong] -= 0.5
+    compared = failure.compare(values, wrong, seed=3)
+    assert "note" not in compared
+    assert (compared["correct"], compared["wrong"]) == ((~wrong).sum(), wrong.sum())
+    again = np.random.default_rng(3)
+    correct_draws = again.choice(values[~wrong], (50, 100))
+    wrong_draws = again.choice(values[wrong], (50, 100))
+    p = [
+        scipy.stats.mannwhitneyu(a, b, alternative="two-sided").pvalue
+        for a, b in zip(correct_draws, wrong_draws, strict=True)
+    ]
+    assert compared["smallest_p"] == pytest.approx(min(p))
+    assert compared["median_p"] == pytest.approx(np.median(p))
+    assert compared["largest_p"] == pytest.approx(max(p))
+
+
+def test_p_knows_a_difference_from_none(rng):
+    values, wrong = rng.normal(size=5000), np.arange(5000) < 1500
+    assert failure.compare(values, wrong)["largest_p"] > 0.5
+    assert failure.compare(values - 2.0 * wrong, wrong)["largest_p"] < 1e-6
+    assert failure.compare(np.ones(5000), wrong)["smallest_p"] == 1.0  # a score without an opinion
+
+
+def test_few_errors_and_none_are_said_in_one_line(rng):
+    values = rng.normal(size=300)
+    few = failure.compare(values, np.arange(300) < 7)
+    assert "7 wrong" in few["note"]
+    assert 0.0 <= few["smallest_p"] <= few["largest_p"] <= 1.0
+    none = failure.compare(values, np.zeros(300, bool))
+    assert none["note"] == "no prediction is wrong: there is nothing to compare"
+    assert none["smallest_p"] is none["mean_wrong"] is None
+    detected = failure.detect(values, np.zeros(300, bool))
+    assert (detected["auroc"], detected["aurc"]) == (None, 0.0)
+
+
+def test_r_auroc_is_of_certainty_predicting_a_good_neighbour(rng):
+    same = rng.random(100) < 0.7
+    kappa = rng.normal(size=100) + same
+    measured = failure.retrieve(SCORES["kappa"].uncertainty(kappa), same)
+    assert measured["r_auroc"] == pytest.approx(roc_auc_score(same, kappa))
+    assert measured["r_auroc"] > 0.6
+    assert measured["nearest_accuracy"] == same.mean()
+
+
+def test_the_suite_measures_what_it_says(run, results):
+    features, labels = run.test_embeddings["features"], run.test.labels
+    kappa = run.test_embeddings["concentration"]
+    wrong = run.linear_probe.predict(features) != labels
+    assert (results["score"], results["images"]) == ("kappa", 400)
+    assert results["wrong"] == wrong.sum() > 0
+    assert results["auroc"] == pytest.approx(roc_auc_score(wrong, -kappa))
+    assert results["mean_wrong"] == pytest.approx(kappa[wrong].mean(), rel=1e-5)
+    bank = run.train_embeddings["features"]
+    cosines = (features / np.linalg.norm(features, axis=1, keepdims=True)) @ (
+        bank / np.linalg.norm(bank, axis=1, keepdims=True)
+    ).T
+    same = run.train.labels[cosines.argmax(axis=1)] == labels
+    assert results["nearest_accuracy"] == pytest.approx(same.mean(), abs=0.005)
+    assert results["r_auroc"] == pytest.approx(roc_auc_score(same, kappa), abs=0.01)
+
+
+def test_the_suite_writes_a_table_and_a_picture(run, results):
+    directory = run.directory("failure")
+    assert json.loads((directory / "results.json").read_text()) == results
+    table = (directory / "table.md").read_text()
+    assert "6.42e-20" in table
+    assert "1.15e-06" in table
+    assert f"| {results['smallest_p']:.2e} |" in table
+    assert ("Note: " in table) == (results["wrong"] < 100)
+    assert matplotlib.image.imread(directory / "failure.png").std() > 0.01
+    assert results["paper"] == paper.FAILURE
+
+
+def test_a_run_without_errors_goes_on(run, monkeypatch):
+    perfect = again(run, images=20)
+    monkeypatch.setattr(
+        type(perfect.linear_probe), "predict", lambda self, features: run.test.labels[:20]
+    )
+    results = evaluation.SUITES["failure"](perfect)
+    assert (results["wrong"], results["smallest_p"], results["auroc"]) == (0, None, None)
+    assert "nothing to compare" in (perfect.directory("failure") / "table.md").read_text()
+    assert len(results["crops"]) == len(crops.AREAS)
+
+
+@pytest.mark.parametrize(("name", "sign"), [("feature_norm", -1), ("disagreement", +1)])
+def test_any_score_is_turned_the_right_way(run, name, sign):
+    other = again(run, images=60, scores=(name,), views=3)
+    results = evaluation.SUITES["failure"](other)
+    values = other.uncertainty(other.test.images(0, 60))[name]
+    wrong = other.linear_probe.predict(other.test_embeddings["features"]) != run.test.labels[:60]
+    assert (results["score"], results["wrong"]) == (SCORES[name].title, wrong.sum())
+    assert results["auroc"] == pytest.approx(roc_auc_score(wrong, sign * values), abs=1e-3)
+
+
+def test_a_crop_is_the_part_of_the_image_that_it_says():
+    images = np.zeros((2, 16, 16, 3), np.uint8)
+    images[:, :8, :8] = 200  # a quarter of the area, at the top left
+    corners = np.array([[0.0, 0.0], [1.0, 1.0]])
+    cut = crops.crop(images, corners, 0.25)
+    assert cut.shape == images.shape
+    assert cut[0, :12, :12].min() == 200
+    assert cut[1, 4:, 4:].max() == 0
+    np.testing.assert_array_equal(crops.crop(images, corners, 1.0), images)
+
+
+class Eyes:
+    """A stand-in for an evaluation whose score is the darkness of an image."""
+
+    score = SCORES["ensemble"]  # high is uncertain
+
+    def __init__(self, images, sign=1):
+        self._images, self._sign = images, sign
+        self.test = self
+
+    def images(self, start, stop):
+        return self._images[start:stop]
+
+    def uncertainty(self, images):
+        return {"ensemble": self._sign * darkness(images)}
+
+
+def darkness(images):
+    return 1.0 - images.mean(axis=(1, 2, 3)) / 255.0
+
+
+def test_the_crop_test_counts_who_becomes_less_certain():
+    images = np.full((300, 16, 16, 3), 255, np.uint8)
+    images[:, 4:12, 4:12] = 0  # the more black, the less certain
+    dark = darkness(images)
+    entries = crops.crop_test(Eyes(images), dark)
+    assert [entry["area"] for entry in entries] == list(crops.AREAS)
+    # Of three quarters every crop holds the whole square, which is larger in it.
+    assert entries[0]["share"] == 1.0
+    assert entries[0]["mean"] == pytest.approx(dark.mean() / 0.75, rel=0.03)
+    turned = crops.crop_test(Eyes(images, -1), -dark)
+    assert turned[0]["share"] == 0.0
+    blank = np.full((300, 16, 16, 3), 255, np.uint8)
+    assert crops.crop_test(Eyes(blank), np.zeros(300))[2]["share"] == 0.5  # all are draws
+
+
+def test_the_crop_of_an_image_depends_on_its_index_alone(rng):
+    images = rng.integers(0, 2, (270, 8, 8, 3), dtype=np.uint8)  # more than a batch
+    seen = []
+
+    class Watch(Eyes):
+        def uncertainty(self, images):
+            seen.append(images)
+            return super().uncertainty(images)
+
+    crops.crop_test(Watch(images), np.zeros(270))
+    first = np.concatenate([seen[1], seen[1 + len(crops.AREAS)]])
+    seen.clear()
+    crops.crop_test(Watch(images[:40]), np.zeros(40))
+    np.testing.assert_array_equal(first[:40], seen[1])
