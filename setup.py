@@ -22,6 +22,7 @@ setuptools.setup(
     install_requires=[
         "absl-py>=2.1",
         "keras>=3.12,<4",
+        "markdown>=3.6",
         "matplotlib>=3.9",
         "ml_collections>=1.0",
         "numpy>=2.0",

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import json
 
@@ -19,10 +20,10 @@ def run(tmp_path_factory):
 
 
 def again(run, **options):
-    """The same run with other options, without computing its features anew."""
-    other = evaluation.load(run.workdir, **options)
-    other.__dict__["train_embeddings"] = run.train_embeddings
-    other.__dict__["linear_probe"] = run.linear_probe
+    """The same run with other options, and all that is known of it already."""
+    other = dataclasses.replace(run, **options)
+    for name in ("embedder", "train", "test", "train_embeddings", "linear_probe"):
+        other.__dict__[name] = getattr(run, name)
     return other
 
 

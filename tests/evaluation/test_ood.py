@@ -1,6 +1,8 @@
+import dataclasses
 import json
 import pathlib
 
+import keras
 import matplotlib.image
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ from tfvmf import evaluation, training
 from tfvmf.errors import UserError
 from tfvmf.evaluation import ood_output, ood_scores, paper
 from tfvmf.evaluation.scores import SCORES
+from tfvmf.methods import build_method
+from tfvmf.training import run_directory
+from tfvmf.training.checkpoints import Checkpoints
 
 KAPPA = SCORES["kappa"]
 
@@ -37,11 +42,21 @@ def results(run, foreign):
 
 
 def ood(run, **options):
-    """The suite, with features of the training images that are known already."""
-    other = evaluation.load(run.workdir, **options)
-    if other.config.data.source == "digits":
-        other.__dict__["train_embeddings"] = run.train_embeddings
+    """The suite with other options, and all that is known of the run already."""
+    other = dataclasses.replace(run, **options)
+    for name in ("embedder", "train", "test", "train_embeddings"):
+        other.__dict__[name] = getattr(run, name)
     return evaluation.SUITES["ood"](other)
+
+
+def make_classifier(workdir):
+    """An untrained run of method supervised."""
+    config = tiny_config(method="supervised")
+    method = build_method(config, num_classes=10)
+    run_directory.claim(workdir, config, {"num_classes": 10, "train_images": 1397})
+    optimizer = keras.optimizers.SGD()
+    optimizer.build(method.trainable_variables)
+    Checkpoints(workdir, method, optimizer, keep=1).save()
 
 
 def cosine_distance(a, b):
@@ -204,10 +219,8 @@ def test_the_suite_writes_tables_and_pictures(run, foreign, results):
 
 
 def test_features_of_a_supervised_run_at_another_size(run, foreign, tmp_path):
-    training.train(tiny_config(epochs=1, method="supervised"), tmp_path)  # images of 8x8, not 16x16
-    measured = ood(
-        run, out_sources=(foreign,), images=60, supervised_workdir=str(tmp_path)
-    )  # fmt: skip
+    make_classifier(tmp_path)  # of images of 8x8, not 16x16
+    measured = ood(run, out_sources=(foreign,), images=60, supervised_workdir=str(tmp_path))
     supervised = evaluation.load(tmp_path)
     noise = training.load_source(supervised.config, foreign, "test")
     parts = [supervised.test.images(0, 60), noise.images()]
@@ -223,7 +236,7 @@ def test_features_of_a_supervised_run_at_another_size(run, foreign, tmp_path):
     )
     assert "f_res" not in measured
     # The other way round the supervised run is the main one: its features are F_res.
-    alone = evaluation.SUITES["ood"](evaluation.load(tmp_path, out_sources=(foreign,), images=60))
+    alone = ood(supervised, out_sources=(foreign,), images=60)
     assert list(alone["out"][foreign]["scores"])[:3] == [
         "feature_norm", "f_res", "f_res+feature_norm",
     ]  # fmt: skip

@@ -3,7 +3,16 @@
 from collections.abc import Callable
 
 from tfvmf.errors import UserError
-from tfvmf.evaluation import along_training, cifar10c, curves, failure, ood, probe
+from tfvmf.evaluation import (
+    along_training,
+    cifar10c,
+    curves,
+    failure,
+    ood,
+    probe,
+    projector,
+    report,
+)
 from tfvmf.evaluation.run import Evaluation, NotApplicable, load
 from tfvmf.evaluation.scores import SCORES, Uncertainty, uncertainty
 
@@ -13,6 +22,7 @@ SUITES: dict[str, Callable[[Evaluation], dict[str, object]]] = {
     "failure": failure.run,
     "ood": ood.run,
     "cifar10c": cifar10c.run,
+    "projector": projector.run,
 }
 
 
@@ -37,6 +47,7 @@ __all__ = [
     "Uncertainty",
     "along_training",
     "load",
+    "report",
     "suites_by_name",
     "uncertainty",
 ]
