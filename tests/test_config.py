@@ -43,6 +43,12 @@ def test_differences_are_named_with_old_and_new():
         ("monitor.neighbours", 0),
         ("checkpoint.keep", 0),
         ("precision", "float16"),
+        ("swav.queue", 100),
+        ("swav.epsilon", 0.0),
+        ("byol.momentum", 1.0),
+        ("model.dropout", 1.0),
+        ("ensemble.members", 0),
+        ("ensemble.kind", "bagging"),
     ],
 )
 def test_values_out_of_range_are_named(key, value):
