@@ -85,8 +85,14 @@ def default_config() -> ml_collections.ConfigDict:
                 "penalty_weight": 0.005,  # of the l2 regularizer
                 "regularizer": "l2",  # the paper's, or vmf: the exact -log C(kappa)
                 "initial": 0.0,  # kappa of an untrained head; 0: what suits the method
+                "levels": "last",  # what the head sees: the features, or all levels of the network
+                "views": "augment",  # what it learns from; wide: also views that no encoder sees
             },
             "mc_infonce": {"temperature": 0.5, "n_samples": 64, "aggregation": "mean_log"},
+            "fit_kappa": {  # of bin/fit_kappa, which sets them
+                "encoder": "",  # the run whose encoder is frozen
+                "method": "",  # what trained it
+            },
             "ensemble": {
                 "members": 1,
                 "kind": "seeds",  # runs of their own, or snapshot: the ends of as many cycles
@@ -116,9 +122,11 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ("strategy", STRATEGIES),
         ("precision", PRECISIONS),
         ("optimizer.name", OPTIMIZERS),
-        ("model.backbone", ("resnet18", "resnet34", "resnet50")),
+        ("model.backbone", ("resnet10", "resnet18", "resnet34", "resnet50")),
         ("model.stem", ("cifar", "imagenet")),
         ("concentration.regularizer", ("l2", "vmf")),
+        ("concentration.levels", ("last", "all")),
+        ("concentration.views", ("augment", "wide")),
         ("mc_infonce.aggregation", ("mean_log", "logmeanexp")),
         ("ensemble.kind", ("seeds", "snapshot")),
     ):

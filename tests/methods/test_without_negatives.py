@@ -39,7 +39,7 @@ def perceptron(model, x, *, hidden=("hidden",), norms=("norm",)):
 
 def features(encoder, views):
     pixels = tf.concat(views, axis=0)
-    return encoder.get_layer("resnet18")(pixels, training=True)["features"].numpy()
+    return encoder.get_layer("resnet10")(pixels, training=True)["features"].numpy()
 
 
 def test_simsiam_in_numpy(views):

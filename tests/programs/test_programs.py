@@ -24,6 +24,7 @@ PROGRAMS = {
 TINY = [
     "--config.batch_size=349",
     "--config.data.image_size=8",
+    "--config.model.backbone=resnet10",
     "--config.model.width=2",
     "--config.model.dimension=8",
     "--config.model.hidden=8",

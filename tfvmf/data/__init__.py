@@ -1,6 +1,6 @@
 """Data: sources of images, views of them, corruptions.
 
-Sources and corruptions work without TensorFlow, so `Augmentation` loads when first used.
+Sources and corruptions work without TensorFlow, so views load when first used.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,9 @@ from tfvmf.data.sources import load as load_source
 
 if TYPE_CHECKING:
     from tfvmf.data.augment import Augmentation
+    from tfvmf.data.wide import WideViews
 
-__all__ = ["Augmentation", "Source", "load_source"]
+__all__ = ["Augmentation", "Source", "WideViews", "load_source"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from tfvmf.data.augment import Augmentation
 
         return Augmentation
+    if name == "WideViews":
+        from tfvmf.data.wide import WideViews
+
+        return WideViews
     raise AttributeError(f"module 'tfvmf.data' has no attribute {name!r}")

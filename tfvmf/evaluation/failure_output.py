@@ -92,7 +92,8 @@ def _draw_groups(
         },
     )
     axis.set_xlabel(results["score"])
-    axis.legend()
+    axis.set_ylim(top=1.3 * axis.get_ylim()[1])  # room for the legend
+    axis.legend(loc="upper left")
     auroc = results["auroc"]
     known = "" if auroc is None else f", AUROC {auroc:.3f}"
     axis.set_title(f"correct and wrong predictions{known}", loc="left")
@@ -103,7 +104,7 @@ def _draw_risk(
 ) -> None:
     covered = np.arange(1, len(wrong) + 1) / len(wrong)
     # The first few images make a ragged start that says nothing.
-    shown = covered >= min(0.01, covered[-1])
+    shown = slice(min(50, len(wrong) // 10), None)
     for name, curve, colour in (
         (results["score"], risk.risk_coverage(uncertainty, wrong), plots.BLUE),
         ("oracle", risk.oracle(wrong), plots.GREEN),
@@ -136,4 +137,5 @@ def _draw_crops(axis: Axes, results: dict[str, Any]) -> None:
     axis.set_yticks(np.linspace(0, 1, 5), [f"{level:.0%}" for level in np.linspace(0, 1, 5)])
     axis.grid(visible=False, axis="x")
     axis.set_xlabel("area of the image that a random crop keeps")
-    axis.set_title("images that are less certain when cropped (chance: 50 %)", loc="left")
+    axis.set_ylabel("share of images")
+    axis.set_title("less certain when cropped (chance: 50 %)", loc="left")

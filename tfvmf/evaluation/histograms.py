@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from tfvmf.evaluation import plots
 
-_BINS = 40
+_MIN_BINS, _MAX_BINS = 8, 40
 _TAIL = 0.001
 
 
@@ -22,7 +22,9 @@ def draw_groups(axis: Axes, groups: Mapping[str, np.ndarray]) -> None:
     high = max(np.quantile(values, 1 - _TAIL) for values in filled.values())
     if not low < high:  # all the same
         low, high = low - 0.5, high + 0.5
-    bins = np.linspace(low, high, _BINS + 1)
+    smallest = min(map(len, filled.values()))
+    count = int(np.clip(np.sqrt(smallest), _MIN_BINS, _MAX_BINS))
+    bins = np.linspace(low, high, count + 1)
     colours = dict(zip(groups, (plots.BLUE, plots.ORANGE), strict=False))
     for label, values in filled.items():
         drawn = np.clip(values, low, high)

@@ -100,7 +100,7 @@ class Problem:
 
     Features of a network are strongly correlated, and plain L-BFGS needs hundreds of steps. At
     W = 0 the Hessian is about S / K + l2 I with S = X'X / N: with S = V diag(d) V' it minimises
-    over U, W = V diag(d / K + l2)^(-1/2) U, where the Hessian is near the identity. 10 to 30 steps.
+    over U, W = V diag(d / K + l2)^(-1/2) U, where the Hessian is near the identity: tens of steps.
 
     Args:
         features: Standardised [N, F].

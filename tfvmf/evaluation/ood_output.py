@@ -105,15 +105,21 @@ def draw(
         for axis, name in zip(axes.flat, scores, strict=False):
             groups = {"familiar": scores_inside[name], "foreign": scores[name]}
             histograms.draw_groups(axis, groups)
-            axis.set_title(f"{title(name)}  {measured[name]['auroc']:.3f}", loc="left")
-        handles, _ = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, [inside, spec], loc="upper right", ncols=2)
+            turned = name in SCORES and SCORES[name].expected_sign < 0
+            shown = f"minus {title(name)}" if turned else title(name)
+            axis.set_title(f"{shown}  {measured[name]['auroc']:.3f}", loc="left")
         figure.suptitle(
-            "Scores of familiar and foreign images, right is foreign; AUROC in the titles",
+            f"Scores of {_short(inside)} (familiar, blue) and {_short(spec)} (foreign, orange); "
+            "AUROC in the titles",
             x=0.01, ha="left", fontsize=10,
         )  # fmt: skip
         figure.tight_layout()
         plots.save(figure, directory / f"{file_name(spec)}.png")
+
+
+def _short(spec: str) -> str:
+    """The end of a long path says more than its beginning."""
+    return spec if len(spec) <= 28 else f"...{spec[-25:]}"
 
 
 def file_name(spec: str) -> str:

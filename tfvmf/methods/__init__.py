@@ -8,13 +8,18 @@ import ml_collections
 from tfvmf.errors import UserError
 from tfvmf.methods.base import Method, Moment
 from tfvmf.methods.byol import BYOL
+from tfvmf.methods.fit_kappa import FitKappa
 from tfvmf.methods.mc_infonce import MCInfoNCE
 from tfvmf.methods.simclr import SimCLR
 from tfvmf.methods.simsiam import SimSiam
 from tfvmf.methods.supervised import Supervised
 from tfvmf.methods.swav import SwAV
 
-METHODS: dict[str, Callable[..., Method]] = {"mc_infonce": MCInfoNCE, "supervised": Supervised}
+METHODS: dict[str, Callable[..., Method]] = {
+    "fit_kappa": FitKappa,
+    "mc_infonce": MCInfoNCE,
+    "supervised": Supervised,
+}
 for _name, _method in (("simclr", SimCLR), ("simsiam", SimSiam), ("byol", BYOL), ("swav", SwAV)):
     METHODS[_name] = functools.partial(_method, probabilistic=False)
     METHODS[f"{_name}_vmf"] = functools.partial(_method, probabilistic=True)

@@ -59,6 +59,8 @@ class Method(abc.ABC):
         self.config = config
         self.probabilistic = probabilistic
         self.num_classes = num_classes
+        wide = probabilistic and self.explicit and config.concentration.views == "wide"
+        self.num_wide_views = 1 if wide else 0  # that only the concentration head learns from
         self.models: dict[str, keras.Layer] = {}
 
     @property
@@ -100,9 +102,14 @@ class Method(abc.ABC):
     ) -> Terms:
         """All terms of the loss with their sum as `loss`, and what to watch beside them.
 
-        The mean of each over the replicas is its value for the whole batch.
+        The mean of each over the replicas is its value for the whole batch. `views` are those of
+        `objective`, then `num_wide_views`.
         """
-        terms, cosines, kappas = self.objective(views, labels, moment)
+        own = len(views) - self.num_wide_views
+        terms, cosines, kappas = self.objective(views[:own], labels, moment)
+        if self.num_wide_views:
+            measured, kappas = self.head_alone([*views[: self.num_views], *views[own:]])
+            cosines = cosines + measured[len(cosines) :]
         if self.probabilistic and self.explicit:
             terms |= concentration_terms(
                 cosines,
@@ -118,6 +125,23 @@ class Method(abc.ABC):
             watched["kappa"] = tf.reduce_mean(kappa)
             watched["kappa_square"] = tf.reduce_mean(tf.square(kappa))
         return {"loss": tf.add_n(list(terms.values())), **terms, **watched}
+
+    def head_alone(self, views: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """What views teach the concentration head while the encoder stands still.
+
+        The encoder is in inference mode and gets no gradient. All views are one batch for the head:
+        normalised apart, wide views would look like ordinary ones.
+
+        Returns:
+            For each view the cosine [B] of its direction with that of the first (the first: with
+            that of the second), and the concentration [B].
+        """
+        parts = models.frozen_parts(self.encoder)(tf.concat(views, axis=0), training=False)
+        mu = tf.split(tf.stop_gradient(parts["mean_direction"]), len(views))
+        head = self.encoder.get_layer("concentration_head")
+        kappa = head(tf.stop_gradient(parts["seen"]), training=True)
+        cosines = [losses.cosine(mu[0], other) for other in mu[1:]]
+        return [cosines[0], *cosines], tf.split(kappa, len(views))
 
     def encode(
         self,

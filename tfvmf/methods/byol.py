@@ -26,14 +26,11 @@ class BYOL(Method):
         self, config: ml_collections.ConfigDict, *, probabilistic: bool, num_classes: int = 0
     ) -> None:
         super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        norm = config.byol.output_norm
-        self.models["encoder"] = encoder_from_config(
-            config, concentration=probabilistic, output_norm=norm
-        )
+        self.models["encoder"] = encoder_from_config(config, concentration=probabilistic)
         self.models["predictor"] = models.build_predictor(
             config.model.dimension, hidden=config.model.hidden
         )
-        self.models["target"] = encoder_from_config(config, concentration=False, output_norm=norm)
+        self.models["target"] = encoder_from_config(config, concentration=False)
         self._online = models.with_projection(self.encoder)
         # A weight of the target, and the encoder's.
         self._averaged: list[tuple[keras.Variable, keras.Variable]] = []

@@ -8,36 +8,34 @@ import ml_collections
 from tfvmf import models
 
 
-def encoder_from_config(
-    config: ml_collections.ConfigDict,
-    *,
-    concentration: bool,
-    direction_head: bool = True,
-    hidden_layers: int = 1,
-    output_norm: bool = False,
-) -> keras.Model:
+def encoder_from_config(config: ml_collections.ConfigDict, *, concentration: bool) -> keras.Model:
     """Builds the encoder that a run's configuration describes.
 
     Args:
         config: The run's configuration.
-        concentration: Whether the method learns a concentration.
-        direction_head: False: the direction is that of the features.
-        hidden_layers: Of the direction head.
-        output_norm: Of the direction head.
+        concentration: Whether it has a concentration head.
     """
-    model = config.model
+    model, method = config.model, base_method(config)
     return models.build_encoder(
         backbone=model.backbone,
         width=model.width,
-        dimension=model.dimension if direction_head else None,
+        # Trained with labels, the features themselves are what is compared.
+        dimension=None if method == "supervised" else model.dimension,
         stem=model.stem,
         hidden=model.hidden,
-        hidden_layers=hidden_layers,
-        output_norm=output_norm,
+        hidden_layers=2 if method == "simsiam" else 1,
+        output_norm=method == "simsiam" or (method == "byol" and config.byol.output_norm),
         dropout=model.dropout,
         concentration=concentration,
         initial_concentration=initial_concentration(config),
+        concentration_levels=config.concentration.levels,
     )
+
+
+def base_method(config: ml_collections.ConfigDict) -> str:
+    """The method that trained, or trains, the directions: without `_vmf`."""
+    name = config.fit_kappa.method if config.method == "fit_kappa" else config.method
+    return name.removesuffix("_vmf")
 
 
 def initial_concentration(config: ml_collections.ConfigDict) -> float:

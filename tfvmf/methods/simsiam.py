@@ -20,9 +20,7 @@ class SimSiam(Method):
         self, config: ml_collections.ConfigDict, *, probabilistic: bool, num_classes: int = 0
     ) -> None:
         super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        self.models["encoder"] = encoder_from_config(
-            config, concentration=probabilistic, hidden_layers=2, output_norm=True
-        )
+        self.models["encoder"] = encoder_from_config(config, concentration=probabilistic)
         dimension = config.model.dimension
         hidden = max(1, dimension // config.simsiam.bottleneck)
         self.models["predictor"] = models.build_predictor(dimension, hidden=hidden)

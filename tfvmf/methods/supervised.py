@@ -23,7 +23,7 @@ class Supervised(Method):
                 f"{config.data.source!r} has {num_classes}: choose a labelled source"
             )
         super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        encoder = encoder_from_config(config, concentration=False, direction_head=False)
+        encoder = encoder_from_config(config, concentration=False)
         features = keras.Input(encoder.output["features"].shape[1:], name="features")
         logits = keras.layers.Dense(num_classes, dtype="float32", name="logits")(features)
         self.models["encoder"] = encoder

@@ -2,7 +2,7 @@
 
 from tfvmf.models.batch_norm import BatchNorm
 from tfvmf.models.dropout import Dropout, dropping, has_dropout
-from tfvmf.models.encoder import OUTPUTS, build_encoder, with_projection
+from tfvmf.models.encoder import OUTPUTS, build_encoder, frozen_parts, with_projection
 from tfvmf.models.heads import build_concentration_head, build_direction_head, build_predictor
 from tfvmf.models.prototypes import Prototypes
 from tfvmf.models.resnet import ARCHITECTURES, build_backbone
@@ -19,6 +19,7 @@ __all__ = [
     "build_encoder",
     "build_predictor",
     "dropping",
+    "frozen_parts",
     "has_dropout",
     "with_projection",
 ]

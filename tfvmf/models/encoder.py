@@ -7,8 +7,10 @@ import keras
 from keras import layers
 
 from tfvmf.models import heads, resnet
+from tfvmf.models.levels import Levels
 
 OUTPUTS = ("features", "mean_direction", "concentration")
+LEVELS = ("last", "all")
 
 
 def build_encoder(
@@ -23,11 +25,12 @@ def build_encoder(
     dropout: float = 0.0,
     concentration: bool = True,
     initial_concentration: float = math.log(2.0),
+    concentration_levels: str = "last",
 ) -> keras.Model:
     """Builds the model that everything else trains, evaluates and serves.
 
     Args:
-        backbone: `resnet18`, `resnet34` or `resnet50`.
+        backbone: `resnet10`, `resnet18`, `resnet34` or `resnet50`.
         width: Channels of the first stage (64 in the original ResNets).
         dimension: Length d of the mean direction. None: no direction head, the mean direction is
             the normalised feature vector (for encoders trained with labels).
@@ -39,6 +42,8 @@ def build_encoder(
         concentration: Whether there is a concentration head. Without one, `concentration` is 1
             for every image: the encoder has no opinion, and its outputs keep their names.
         initial_concentration: Scale of kappa, see `build_concentration_head`.
+        concentration_levels: What the concentration head sees: the `last` features, as in the
+            paper, or pooled means and deviations of `all` four stages (`Levels`).
 
     Returns:
         A Keras model from float images [B, H, W, 3] in [0, 1] to a dictionary of float32
@@ -46,6 +51,8 @@ def build_encoder(
         Its parts are `get_layer("direction_head")`, `get_layer("concentration_head")` and a layer
         named after the backbone.
     """
+    if concentration_levels not in LEVELS:
+        raise ValueError(f"concentration_levels must be last or all, not {concentration_levels!r}")
     for name, value in (("dimension", dimension), ("hidden", hidden)):
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, not {value}")
@@ -67,9 +74,17 @@ def build_encoder(
             dropout=dropout,
         )(features)
     if concentration:
+        seen = features
+        if concentration_levels == "all":
+            maps = {name: value for name, value in levels.items() if name != "features"}
+            seen = Levels(name="levels", dtype="float32")(maps)
         kappa = heads.build_concentration_head(
-            size, hidden=hidden, initial=initial_concentration, dropout=dropout
-        )(features)
+            seen.shape[-1],
+            hidden=hidden,
+            initial=initial_concentration,
+            dropout=dropout,
+            input_norm=concentration_levels == "all",
+        )(seen)
     else:
         kappa = Certain(name="concentration")(features)
     outputs: dict[str, Any] = {
@@ -93,6 +108,20 @@ def with_projection(encoder: keras.Model) -> keras.Model:
     features, kappa = encoder.output["features"], encoder.output["concentration"]
     outputs = {"features": features, "concentration": kappa, **both(features)}
     return keras.Model(encoder.input, outputs, name=encoder.name)
+
+
+def frozen_parts(encoder: keras.Model) -> keras.Model:
+    """The same encoder up to its concentration head, sharing all weights.
+
+    Images -> `mean_direction` [B, d], and `seen` [B, F], what the concentration head is applied to.
+    """
+    head = encoder.get_layer("concentration_head")
+    (node,) = [n for n in head._inbound_nodes if n.operation is head]
+    outputs = {
+        "mean_direction": encoder.output["mean_direction"],
+        "seen": node.input_tensors[0],
+    }
+    return keras.Model(encoder.input, outputs, name="frozen_parts")
 
 
 @keras.saving.register_keras_serializable(package="tfvmf")

@@ -54,17 +54,22 @@ def build_concentration_head(
     hidden: int = 512,
     initial: float = math.log(2.0),
     dropout: float = 0.0,
+    input_norm: bool = False,
     name: str = "concentration_head",
 ) -> keras.Model:
     """Builds features [B, features] -> concentration kappa [B], kappa = s softplus(v) >= 0.
 
     The scale s = initial / softplus(0) makes `initial` the kappa of v = 0, around which an
-    untrained head scatters. The default is the paper's head, s = 1.
+    untrained head scatters. The default is the paper's head, s = 1. `input_norm` puts inputs of
+    very different scales on one (batch norm without scale and offset).
     """
     if initial <= 0.0:
         raise ValueError(f"initial must be positive, not {initial}")
     inputs = keras.Input((features,), name="features")
-    x = _hidden(inputs, hidden, "hidden", "norm", "relu")
+    x = inputs
+    if input_norm:
+        x = BatchNorm(affine=False, dtype="float32", name="input_norm")(x)
+    x = _hidden(x, hidden, "hidden", "norm", "relu")
     if dropout:
         x = Dropout(dropout, dtype="float32", name=f"{name}_dropout")(x)
     x = layers.Dense(1, dtype="float32", name="output")(x)

@@ -1,4 +1,4 @@
-"""ResNet-18, 34 and 50 as Keras models that show every level of the network."""
+"""ResNet-10, 18, 34 and 50 as Keras models that show every level of the network."""
 
 import dataclasses
 
@@ -25,6 +25,7 @@ class Architecture:
 
 
 ARCHITECTURES = {
+    "resnet10": Architecture((1, 1, 1, 1), bottleneck=False),
     "resnet18": Architecture((2, 2, 2, 2), bottleneck=False),
     "resnet34": Architecture((3, 4, 6, 3), bottleneck=False),
     "resnet50": Architecture((3, 4, 6, 3), bottleneck=True),
@@ -37,7 +38,7 @@ def build_backbone(
     """Builds a ResNet without its classifier.
 
     Args:
-        name: `resnet18`, `resnet34` or `resnet50`.
+        name: `resnet10`, `resnet18`, `resnet34` or `resnet50`.
         width: Channels of the first stage; each later stage has twice as many. 64 is the
             original, 16 a sixteenth of the work.
         stem: `cifar` for small images (3x3 convolution, no pooling, as in the paper) or
