@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
 
-.PHONY: setup demo test lint format clean help
+.PHONY: setup demo test test-all lint format clean help
 
 help:
 	@echo "make demo    train on the embedded digits, evaluate, export; show where the results are"
 	@echo "make test    run the tests"
+	@echo "make test-all  run also the slow ones: kills, lost workers, full disks (30 minutes)"
 	@echo "make setup   create $(VENV) and install tfvmf in it (the others do it for you)"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make format  ruff format, and its automatic fixes"
@@ -30,6 +31,9 @@ demo: setup
 	bin/export --workdir=$(DEMO) --output_dir=$(DEMO)/export --calibrate_on=test
 
 test: setup
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test-all: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup

@@ -15,24 +15,28 @@ from tfvmf.config import default_config, flatten
 from tfvmf.errors import UserError
 
 
-def run(main: Callable[[], None]) -> None:
+def run(main: Callable[..., None], *, argument: str = "", choices: Sequence[str] = ()) -> None:
     """Runs a program: parses its flags, then calls `main`.
 
     `--help` exits with 0, a mistake of the user with 2 and one line, everything else as Python
     does.
+
+    Args:
+        main: Called without arguments, or with the one that the program takes beside its flags.
+        argument: What that one is called; "" if there is none.
+        choices: What it may be.
     """
 
     def guarded(argv: Sequence[str]) -> None:
         try:
-            if len(argv) > 1:
-                raise UserError(f"unexpected argument {argv[1]!r}: flags start with --")
-            main()
+            main(*_arguments(argv[1:], argument, choices))
         except UserError as error:
             fail(str(error))
         except KeyboardInterrupt:
             fail("stopped", code=130)
 
     logging.set_verbosity(logging.WARNING)  # TensorFlow reports every file that it writes
+    flags.FLAGS.set_gnu_getopt(True)  # flags may follow an argument
     app.run(guarded, flags_parser=_parse)
 
 
@@ -54,6 +58,19 @@ def define_config(default: str) -> flags.FlagHolder:
     except UserError as error:
         fail(str(error))
     return config_flags.DEFINE_config_file("config", default, "settings of the run")
+
+
+def _arguments(given: Sequence[str], name: str, choices: Sequence[str]) -> list[str]:
+    """What `main` is called with; refuses what is not among the choices."""
+    expected = 1 if name else 0
+    if len(given) > expected:
+        raise UserError(f"unexpected argument {given[expected]!r}: flags start with --")
+    if len(given) < expected:
+        raise UserError(f"name the {name}: one of {', '.join(choices)}")
+    for value in given:
+        if value not in choices:
+            raise UserError(f"{name} {value!r} is unknown: use one of {', '.join(choices)}")
+    return list(given)
 
 
 def _parse(argv: list[str]) -> list[str]:

@@ -53,6 +53,31 @@ def test_shares_of_a_batch_average_to_the_whole(rng):
     assert float(sum(shares) / 2) == pytest.approx(float(losses.nt_xent(z1, z2)), rel=1e-6)
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("most", [1, 40, 16 * 3, 16 * 16])
+def test_in_parts_of_any_size_it_and_its_gradient_are_the_same(rng, most, known):
+    pair = [tf.constant(unit(rng, 8, 5)) for _ in range(2)]
+    spec = tf.TensorSpec([8 if known else None, 5])
+
+    @tf.function(input_signature=[spec, spec])
+    def loss_and_gradient(z1, z2):
+        loss = losses.nt_xent(
+            z1[2:6], z2[2:6], candidates_1=z1, candidates_2=z2, first_row=2, most=most
+        )
+        return loss, *tf.gradients(loss, [z1, z2])
+
+    with tf.GradientTape() as tape:
+        tape.watch(pair)
+        plain = losses.nt_xent(
+            pair[0][2:6], pair[1][2:6], candidates_1=pair[0], candidates_2=pair[1], first_row=2
+        )
+    expected = tape.gradient(plain, pair)
+    loss, *gradients = loss_and_gradient(*pair)
+    assert float(loss) == pytest.approx(float(plain), rel=1e-6)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
 def test_survives_tiny_temperatures_and_equal_views(rng):
     z = tf.Variable(np.repeat(unit(rng, 1, 3), 4, axis=0))
     with tf.GradientTape() as tape:

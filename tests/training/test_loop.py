@@ -4,28 +4,13 @@ import signal
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
+from states import assert_equal_weights, weights
 from tiny import tiny_config
 
 from tfvmf import training
 from tfvmf.errors import UserError
 from tfvmf.training import loop
-
-
-def weights(workdir):
-    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(workdir / "checkpoints")))
-    return {
-        name: reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-        if "save_counter" not in name and "OBJECT_GRAPH" not in name
-    }
-
-
-def assert_equal_weights(first, second, **tolerance):
-    assert first.keys() == second.keys()
-    for name in first:
-        np.testing.assert_allclose(first[name], second[name], err_msg=name, **tolerance)
 
 
 @pytest.fixture(scope="module")

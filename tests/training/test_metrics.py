@@ -1,8 +1,11 @@
 import json
+import os
 
 import pytest
 import tensorflow as tf
+from tensorboard.backend.event_processing import plugin_event_accumulator
 
+from tfvmf.errors import UserError
 from tfvmf.training.metrics import MetricsWriter, read_metrics
 
 
@@ -37,3 +40,36 @@ def test_tensorboard_gets_the_same_values(tmp_path):
 
 def test_no_file_is_no_lines(tmp_path):
     assert read_metrics(tmp_path) == []
+
+
+@pytest.mark.parametrize("tail", [b'{"step": 9, "lo', b"\0\0\0\0", b"\xff\xfe{"])
+def test_a_tail_of_garbage_is_left_out(tmp_path, tail):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + tail)
+    assert read_metrics(tmp_path) == [{"step": 1}]
+
+
+def test_tensorboard_forgets_what_a_restart_writes_again(tmp_path):
+    def write(start, steps):
+        with MetricsWriter(tmp_path, step=start) as writer:
+            for step in steps:
+                writer.write(step, {"loss": 10.0 * start + step})
+
+    write(0, (1, 2, 3, 4))
+    (first,) = (tmp_path / "tensorboard").iterdir()
+    first.rename(first.with_name("events.out.tfevents.1.earlier"))  # a name begins with its second
+    write(2, (3, 4, 5))
+    newest = max((tmp_path / "tensorboard").iterdir())  # cut short by a kill
+    newest.write_bytes(newest.read_bytes()[:-5])
+    shown = plugin_event_accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    shown.Reload()
+    values = [(event.step, tf.make_ndarray(event.tensor_proto)) for event in shown.Tensors("loss")]
+    assert values == [(1, 1.0), (2, 2.0), (3, 23.0), (4, 24.0)]
+
+
+def test_a_full_disk_is_told_in_a_line(tmp_path):
+    with MetricsWriter(tmp_path, step=0) as writer, open("/dev/full", "w") as full:
+        os.dup2(full.fileno(), writer._file.fileno())
+        with pytest.raises(UserError, match=r"metrics.jsonl cannot be written: No space left"):
+            writer.write(1, {"loss": 1.0})
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), writer._file.fileno())

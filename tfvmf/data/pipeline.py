@@ -11,6 +11,10 @@ from tfvmf.errors import UserError
 
 def steps_per_epoch(source: Source, batch_size: int) -> int:
     """Whole batches in one pass over the source; the rest of the pass is dropped."""
+    if source.size < 2:
+        raise UserError(
+            f"{source.name} ({source.split}) has {source.size} image(s): training needs at least 2"
+        )
     if batch_size > source.size:
         raise UserError(
             f"--config.batch_size={batch_size} is larger than the {source.size} images of "

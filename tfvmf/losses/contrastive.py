@@ -2,6 +2,12 @@
 
 import tensorflow as tf
 
+from tfvmf.losses.normaliser import log_normaliser
+
+# Similarities in memory at a time, 64 MiB of float32: all pairs of 2048 images, and 1024 views of
+# 8192 images against all.
+_MOST = 1 << 24
+
 
 def nt_xent(
     direction_1: tf.Tensor,
@@ -11,6 +17,7 @@ def nt_xent(
     candidates_1: tf.Tensor | None = None,
     candidates_2: tf.Tensor | None = None,
     first_row: tf.Tensor | int = 0,
+    most: int = _MOST,
 ) -> tf.Tensor:
     """Normalised-temperature cross entropy: each view must find its partner among all views.
 
@@ -18,6 +25,8 @@ def nt_xent(
 
     averaged over the 2B views i, with j the other view of the same image and k running over all
     views but i itself. Computed as a log-softmax: nothing is exponentiated that could overflow.
+    The similarities of more than 2048 images with each other are computed in parts, twice: memory
+    grows with the batch and not with its square.
 
     Args:
         direction_1: Unit vectors [B, d] of the first views.
@@ -27,6 +36,7 @@ def nt_xent(
             replica's share of it; the rows themselves by default.
         candidates_2: The same of the second views.
         first_row: Row of the candidates at which `direction_1` starts.
+        most: Similarities in memory at a time.
 
     Returns:
         The mean loss over the 2B views, a scalar.
@@ -39,12 +49,20 @@ def nt_xent(
     candidates_2 = direction_2 if candidates_2 is None else candidates_2
     anchors = tf.concat([direction_1, direction_2], axis=0)
     candidates = tf.concat([candidates_1, candidates_2], axis=0)
-    logits = tf.matmul(anchors, candidates, transpose_b=True) / temperature
-
     rows, total = tf.shape(direction_1)[0], tf.shape(candidates_1)[0]
     own = first_row + tf.range(rows)
     self_columns = tf.concat([own, own + total], axis=0)
     partner_columns = tf.concat([own + total, own], axis=0)
+    sizes = anchors.shape[0], candidates.shape[0]
+    if None in sizes or sizes[0] * sizes[1] > most:
+        partners = tf.gather(candidates, partner_columns)
+        found = tf.reduce_sum(anchors * partners, axis=1) / temperature
+        chunk = tf.maximum(most // (2 * total), 1)
+        among = log_normaliser(
+            anchors, candidates, self_columns, temperature=temperature, chunk=chunk
+        )
+        return tf.reduce_mean(among - found)
+    logits = tf.matmul(anchors, candidates, transpose_b=True) / temperature
     itself = tf.one_hot(self_columns, 2 * total, on_value=True, off_value=False)
     # The smallest float, not -inf: the gradient of a masked entry stays 0 and never NaN.
     logits = tf.where(itself, logits.dtype.min, logits)

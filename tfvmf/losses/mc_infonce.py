@@ -91,7 +91,11 @@ def _log_normaliser(
 
     def similarities(views: tf.Tensor, samples: tf.Tensor) -> tf.Tensor:
         itself = tf.one_hot(
-            anchors, tf.shape(samples)[1], on_value=samples.dtype.min, off_value=0.0
+            anchors,
+            tf.shape(samples)[1],
+            on_value=samples.dtype.min,
+            off_value=0.0,
+            dtype=samples.dtype,
         )
         return tf.matmul(views * (1.0 / temperature), samples, transpose_b=True) + itself
 

@@ -4,6 +4,7 @@ Every member is a run directory of its own, `<workdir>/members/00` and so on, th
 exports like any other.
 """
 
+import contextlib
 import pathlib
 from typing import Any
 
@@ -14,6 +15,7 @@ from tfvmf.errors import UserError
 from tfvmf.methods import Method
 from tfvmf.training import loop, run_directory
 from tfvmf.training.checkpoints import load_method
+from tfvmf.training.strategies import is_chief
 
 
 def train(
@@ -33,12 +35,15 @@ def train(
     options: dict[str, Any] = {"force_config": force_config, "logical_devices": logical_devices}
     if config.ensemble.members == 1 or config.ensemble.kind == "snapshot":
         return loop.train_run(config, workdir, **options)
-    run_directory.claim(workdir, config, {}, force=force_config)
+    chief = is_chief(config.strategy)
     latest: dict[str, float] = {}
-    for number in range(config.ensemble.members):
-        print(f"member {number + 1} of {config.ensemble.members}", flush=True)
-        member = member_config(config, number)
-        latest = loop.train_run(member, run_directory.member(workdir, number), **options)
+    with run_directory.hold(workdir) if chief else contextlib.nullcontext():
+        if chief:
+            run_directory.claim(workdir, config, {}, force=force_config)
+        for number in range(config.ensemble.members):
+            print(f"member {number + 1} of {config.ensemble.members}", flush=True)
+            member = member_config(config, number)
+            latest = loop.train_run(member, run_directory.member(workdir, number), **options)
     return latest
 
 

@@ -10,6 +10,7 @@ from tfvmf import data
 from tfvmf.data import pipeline
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
+from tfvmf.training.step import Views
 
 
 def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> data.Source:
@@ -45,9 +46,9 @@ def augmentation_from_config(config: ml_collections.ConfigDict) -> data.Augmenta
 
 def views_of(
     method: Method, config: ml_collections.ConfigDict, augmentation: data.Augmentation
-) -> list[tuple[data.Augmentation, int]]:
+) -> Views:
     """The kinds of views that a method trains on, and how many of each."""
-    views = [(augmentation, method.num_views)]
+    views: Views = [(augmentation, method.num_views)]
     if method.num_local_views:
         try:
             local = dataclasses.replace(
@@ -59,6 +60,8 @@ def views_of(
         except ValueError as error:
             raise UserError(f"--config.swav.local_*: {error}") from error
         views.append((local, method.num_local_views))
+    if method.num_wide_views:
+        views.append((data.WideViews(augmentation=augmentation), method.num_wide_views))
     return views
 
 
@@ -75,7 +78,7 @@ def make_iterator(
     def batches(start: int) -> Iterator:
         def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
             local = replicas // context.num_input_pipelines
-            return pipeline.training_batches(
+            made = pipeline.training_batches(
                 source,
                 batch_size=config.batch_size,
                 seed=config.seed,
@@ -85,6 +88,9 @@ def make_iterator(
                 first_replica=context.input_pipeline_id * local,
                 local_replicas=local,
             )
+            # Endless, though nobody reads past the end: of data that ends, several workers ask
+            # each other at every step whether there is some left, and forget the batch's size.
+            return made.repeat()
 
         return iter(strategy.distribute_datasets_from_function(dataset))
 

@@ -1,10 +1,10 @@
 """The training run: from a configuration and a directory to a trained encoder in it."""
 
+import contextlib
 import dataclasses
 import functools
 import math
 import pathlib
-import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -19,6 +19,7 @@ from tfvmf.methods import METHODS, Method, build_method
 from tfvmf.progress import Progress
 from tfvmf.training import run_directory
 from tfvmf.training.checkpoints import Checkpoints
+from tfvmf.training.failures import explained
 from tfvmf.training.inputs import (
     augmentation_from_config,
     load_sources,
@@ -31,7 +32,7 @@ from tfvmf.training.optimizers import make_optimizer
 from tfvmf.training.report import describe, summary
 from tfvmf.training.signals import Interrupted, StopRequest
 from tfvmf.training.step import TrainStep, make_train_step
-from tfvmf.training.strategies import is_chief, make_strategy
+from tfvmf.training.strategies import agree_to_stop, check_same, is_chief, make_strategy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +62,7 @@ def train_run(
     *,
     force_config: bool = False,
     logical_devices: int = 0,
+    initialise: Callable[[Method], None] | None = None,
 ) -> dict[str, float]:
     """Trains a method, or goes on with the run that is in the directory.
 
@@ -69,6 +71,8 @@ def train_run(
         workdir: The run directory. Training there again resumes from the last checkpoint.
         force_config: Go on although the directory's run had other settings.
         logical_devices: See `strategies.make_strategy`.
+        initialise: Gives a new method other weights than random ones; a run that is resumed has
+            its own.
 
     Returns:
         The last measured values (`loss`, `knn_accuracy`, ...).
@@ -89,8 +93,8 @@ def train_run(
         steps_per_epoch=epoch_steps,
         total_steps=config.epochs * epoch_steps,
         cycles=config.ensemble.members if config.ensemble.kind == "snapshot" else 1,
-        monitor_every=round(config.monitor.every_epochs * epoch_steps),
-        save_every=round(config.checkpoint.every_epochs * epoch_steps),
+        monitor_every=_steps(config.monitor.every_epochs, epoch_steps),
+        save_every=_steps(config.checkpoint.every_epochs, epoch_steps),
         log_every=config.log_every_steps,
     )
 
@@ -99,7 +103,7 @@ def train_run(
     tf.config.experimental.enable_op_determinism()
     keras.config.set_dtype_policy(config.precision)
     strategy = make_strategy(config.strategy, logical_devices=logical_devices)
-    chief = is_chief(strategy)
+    chief = is_chief(config.strategy)
     with strategy.scope():
         method = build_method(config, num_classes=train_source.num_classes)
         optimizer = make_optimizer(
@@ -111,47 +115,56 @@ def train_run(
         )
     batches = make_iterator(strategy, train_source, config, total_steps=plan.total_steps)
     facts = {"num_classes": train_source.num_classes, "train_images": train_source.size}
-    if chief:
-        run_directory.claim(workdir, config, facts, force=force_config)
-    with strategy.scope():
-        checkpoints = Checkpoints(
-            workdir, method, optimizer, keep=config.checkpoint.keep, chief=chief
-        )
-        start = checkpoints.restore()
+    with contextlib.ExitStack() as stack:
+        if chief:
+            stack.enter_context(run_directory.hold(workdir))
+            run_directory.claim(workdir, config, facts, force=force_config)
+        stack.enter_context(explained(strategy))
+        with strategy.scope():
+            checkpoints = Checkpoints(
+                workdir, method, optimizer, keep=config.checkpoint.keep, chief=chief
+            )
+            start = checkpoints.restore()
+            if start == 0 and initialise is not None:
+                initialise(method)
+        check_same(strategy, config, workdir, start)
 
-    # ---- Training.
-    describe(
-        method, strategy, train_source, start=start, workdir=workdir, total_steps=plan.total_steps
-    )
-    run = Run(
-        plan=plan,
-        method=method,
-        optimizer=optimizer,
-        step=make_train_step(
-            strategy,
+        # ---- Training.
+        describe(
             method,
-            optimizer,
-            views_of(method, config, augmentation),
-            seed=config.seed,
-            steps_per_epoch=epoch_steps,
-        ),
-        monitor=Monitor(config.monitor, method.encoder, bank, queries),
-        checkpoints=checkpoints,
-        batch_size=config.batch_size,
-        writer=MetricsWriter(workdir, step=start) if chief else None,
-        snapshot=functools.partial(_save_member, config, facts, workdir, method, optimizer, chief),
-    )
-    try:
+            strategy,
+            train_source,
+            start=start,
+            workdir=workdir,
+            total_steps=plan.total_steps,
+        )
+        run = Run(
+            plan=plan,
+            method=method,
+            optimizer=optimizer,
+            step=make_train_step(
+                strategy,
+                method,
+                optimizer,
+                views_of(method, config, augmentation),
+                seed=config.seed,
+                steps_per_epoch=epoch_steps,
+            ),
+            monitor=Monitor(config.monitor, method.encoder, bank, queries),
+            checkpoints=checkpoints,
+            batch_size=config.batch_size,
+            writer=stack.enter_context(MetricsWriter(workdir, step=start)) if chief else None,
+            snapshot=functools.partial(
+                _save_member, config, facts, workdir, method, optimizer, chief
+            ),
+            stopping=functools.partial(agree_to_stop, strategy, every=plan.log_every),
+        )
         return run(batches(start), start)
-    except tf.errors.OpError as error:
-        # A broken image of a streamed source: its error has crossed TensorFlow's input pipeline.
-        told = re.search(r"UserError: ([^\n]+)", str(error))
-        if told is None:
-            raise
-        raise UserError(told.group(1)) from error
-    finally:
-        if run.writer:
-            run.writer.close()
+
+
+def _steps(epochs: float, steps_per_epoch: int) -> int:
+    """A time in whole steps: 0 stays 0, all else is at least one."""
+    return max(1, round(epochs * steps_per_epoch)) if epochs else 0
 
 
 def _save_member(
@@ -185,6 +198,7 @@ class Run:
     batch_size: int
     writer: MetricsWriter | None
     snapshot: Callable[[int], None]  # saves the state as that member of an ensemble
+    stopping: Callable[[int, int], int]  # signal of this process, step -> signal to obey now
 
     def __call__(self, batches: Iterator, start: int) -> dict[str, float]:
         """Trains from step `start` to the end of the plan."""
@@ -198,7 +212,7 @@ class Run:
             for step in range(start + 1, plan.total_steps + 1):
                 # Not read here: on an accelerator the host runs ahead until the next log line.
                 pending.append(self.step(batches))
-                signum, first = stop.signum, step == start + 1
+                signum, first = self.stopping(stop.signum, step), step == start + 1
                 saves = plan.is_due(step, plan.save_every) or signum
                 monitors = plan.is_due(step, plan.monitor_every)
                 if saves or monitors or first or plan.is_due(step, plan.log_every):

@@ -1,10 +1,16 @@
 """What a run writes of itself: JSON lines for programs, events for TensorBoard."""
 
+import contextlib
 import json
 import pathlib
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
 
 import tensorflow as tf
 
+from tfvmf.errors import UserError
 from tfvmf.files import write_text
 
 
@@ -19,23 +25,65 @@ class MetricsWriter:
 
     def __init__(self, directory: pathlib.Path, *, step: int) -> None:
         self.path = directory / "metrics.jsonl"
-        kept = [line for line in read_metrics(directory) if line["step"] <= step]
-        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
-        self._file = self.path.open("a", encoding="utf-8")
-        self._events = tf.summary.create_file_writer(str(directory / "tensorboard"))
+        with self._telling():
+            kept = [line for line in read_metrics(directory) if line["step"] <= step]
+            write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+            self._file = self.path.open("a", encoding="utf-8")
+            _mark_restart(directory / "tensorboard", step)
+            self._events = tf.summary.create_file_writer(str(directory / "tensorboard"))
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Writes one line and one event a value."""
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
-        with self._events.as_default(step=step):
-            for name, value in values.items():
-                tf.summary.scalar(name, value)
+        with self._telling():
+            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.flush()
+            with self._events.as_default(step=step):
+                for name, value in values.items():
+                    tf.summary.scalar(name, value)
 
     def close(self) -> None:
         """Flushes both."""
-        self._file.close()
-        self._events.close()
+        with self._telling():
+            self._file.close()
+            self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Turns what a full disk raises into a line that says what to do."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            reason = getattr(error, "strerror", None) or getattr(error, "message", error)
+            raise UserError(
+                f"{self.path} cannot be written: {reason}: make room, then the same command goes "
+                "on from the last checkpoint"
+            ) from error
+
+
+def _mark_restart(directory: pathlib.Path, step: int) -> None:
+    """Tells TensorBoard to forget the events after `step`: they will be written again."""
+    if not directory.exists():
+        return
+    now, kinds = time.time(), tf.compat.v1
+    # Files are read in the order of their names: two dots, to come before the next one's host.
+    path = directory / f"events.out.tfevents.{int(now)}..restart"
+    log = kinds.SessionLog(status=kinds.SessionLog.START)
+    started = kinds.Event(wall_time=now, step=step + 1, session_log=log)
+    version = kinds.Event(wall_time=now, file_version="brain.Event:2")
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for event in (version, started, started):  # the first start that is seen forgets nothing
+            file.write(event.SerializeToString())
 
 
 def read_metrics(directory: pathlib.Path) -> list[dict[str, float]]:
@@ -44,7 +92,7 @@ def read_metrics(directory: pathlib.Path) -> list[dict[str, float]]:
     if not path.exists():
         return []
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             lines.append(json.loads(line))
         except json.JSONDecodeError:

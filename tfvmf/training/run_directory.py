@@ -1,7 +1,12 @@
 """A run directory is a run's identity: its configuration, once written, stays."""
 
+import contextlib
+import fcntl
 import json
+import os
 import pathlib
+import socket
+from collections.abc import Iterator
 from typing import Any
 
 import ml_collections
@@ -10,10 +15,43 @@ from tfvmf.config import default_config, differences
 from tfvmf.errors import UserError
 from tfvmf.files import write_json
 
+# The same run on other devices, or with its data elsewhere, is the same run.
+FREE = ("strategy", "data.data_dir", "data.memory_limit_gib")
+
 
 def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
     """The run directory of an ensemble's member."""
     return workdir / "members" / f"{number:02d}"
+
+
+@contextlib.contextmanager
+def hold(workdir: pathlib.Path) -> Iterator[None]:
+    """Keeps other runs out of a directory, which is made if need be.
+
+    The system itself releases the lock when the process ends, however it ends: nothing is left
+    behind that would have to be cleared away. The file `.lock` stays and means nothing by itself.
+    """
+    path = workdir / ".lock"
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
+        except BlockingIOError as error:
+            file.seek(0)
+            other = file.read().strip() or "another process"
+            raise UserError(
+                f"--workdir={workdir} is in use by {other}: wait until it ends, or choose another "
+                "--workdir"
+            ) from error
+        except OSError as error:
+            raise UserError(f"{path} cannot be locked: {error.strerror}") from error
+        yield
 
 
 def claim(
@@ -34,8 +72,7 @@ def claim(
     path = workdir / "config.json"
     if path.exists() and not force:
         changed = differences(read(workdir)[0], config)
-        # The same run on other devices, or with its data elsewhere, is the same run.
-        for free in ("strategy", "data.data_dir", "data.memory_limit_gib"):
+        for free in FREE:
             changed.pop(free, None)
         if changed:
             keys = ", ".join(f"{key} ({old} -> {new})" for key, (old, new) in changed.items())
@@ -55,12 +92,12 @@ def read(workdir: pathlib.Path) -> tuple[ml_collections.ConfigDict, dict[str, An
     path = workdir / "config.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        config = default_config()
+        config, facts = default_config(), content["facts"]
         config.update(content["config"])
     except FileNotFoundError:
         raise UserError(
             f"--workdir={workdir} is not a run directory (no config.json): train one with bin/train"
         ) from None
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}): it cannot be read") from error
-    return config, content["facts"]
+    return config, facts

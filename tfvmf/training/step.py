@@ -7,17 +7,18 @@ import tensorflow as tf
 
 from tfvmf import distribute
 from tfvmf.counter_random import example_seeds
-from tfvmf.data.augment import Augmentation
 from tfvmf.methods import Method, Moment
 
 TrainStep = Callable[[Iterator], dict[str, tf.Tensor]]
+# Images and seeds -> views, and how many of that kind.
+Views = list[tuple[Callable[[tf.Tensor, tf.Tensor], tf.Tensor], int]]
 
 
 def make_train_step(
     strategy: tf.distribute.Strategy,
     method: Method,
     optimizer: keras.optimizers.Optimizer,
-    views: list[tuple[Augmentation, int]],
+    views: Views,
     *,
     seed: int,
     steps_per_epoch: int,
@@ -66,7 +67,8 @@ def make_train_step(
         step = tf.cast(optimizer.iterations, tf.int32)
         moment = Moment(tf.stack([seed, step]), tf.cast(step, tf.float32) / steps_per_epoch)
         terms = strategy.run(replica_step, args=(next(iterator), moment))
-        method.after_step(moment)
+        with strategy.scope():
+            method.after_step(moment)
         return {
             name: strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
             for name, value in terms.items()

@@ -1,11 +1,20 @@
-"""TensorFlow's distribution strategies by name."""
+"""TensorFlow's distribution strategies by name, and what the workers of a run agree on."""
 
 import functools
+import json
+import os
+import pathlib
+import sys
+import zlib
+from collections.abc import Callable
 
+import ml_collections
 import tensorflow as tf
 
-from tfvmf.config import STRATEGIES
+from tfvmf import distribute
+from tfvmf.config import STRATEGIES, flatten
 from tfvmf.errors import UserError
+from tfvmf.training.run_directory import FREE
 
 
 @functools.cache
@@ -28,6 +37,9 @@ def make_strategy(name: str, *, logical_devices: int = 0) -> tf.distribute.Strat
     if name == "default":
         return tf.distribute.get_strategy()
     if name == "multi_worker":
+        cluster, kind, index = _cluster()
+        count = sum(len(addresses) for addresses in cluster.values())
+        print(f"{kind} {index}: waiting for all {count} workers", file=sys.stderr, flush=True)
         return tf.distribute.MultiWorkerMirroredStrategy()
     if not logical_devices:
         return tf.distribute.MirroredStrategy()
@@ -38,10 +50,72 @@ def make_strategy(name: str, *, logical_devices: int = 0) -> tf.distribute.Strat
     return tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(logical_devices)])
 
 
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process writes the run directory (one of all workers does)."""
-    resolver = strategy.cluster_resolver
-    if resolver is None or not resolver.task_type:
+def is_chief(name: str) -> bool:
+    """Whether this process writes the run directory under a strategy: one of all workers does."""
+    if name != "multi_worker":
         return True
-    has_chief = "chief" in resolver.cluster_spec().jobs
-    return resolver.task_type == "chief" or (not has_chief and resolver.task_id == 0)
+    cluster, kind, index = _cluster()
+    return kind == "chief" or ("chief" not in cluster and kind == "worker" and index == 0)
+
+
+def check_same(
+    strategy: tf.distribute.Strategy,
+    config: ml_collections.ConfigDict,
+    workdir: pathlib.Path,
+    start: int,
+) -> None:
+    """Refuses workers that would train different things: they would wait for each other forever."""
+    settings = {key: value for key, value in flatten(config).items() if key not in FREE}
+    checksum = zlib.crc32(json.dumps(settings, sort_keys=True).encode())
+    starts, checksums = zip(*_of_all_workers(strategy, start, checksum), strict=True)
+    if len(set(checksums)) > 1:
+        raise UserError("the workers have different settings: start all with the same command")
+    if len(set(starts)) > 1:
+        raise UserError(
+            f"--workdir={workdir}: the workers would go on from different steps, {starts}: it must "
+            "be a directory that all of them share"
+        )
+
+
+def agree_to_stop(strategy: tf.distribute.Strategy, signum: int, step: int, *, every: int) -> int:
+    """The signal that all workers obey after this step, 0 for none.
+
+    Whatever signal a process got, it may not stop alone: the others would wait for it. Several
+    workers ask each other every so many steps only, since the answer has to be waited for.
+    """
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return signum
+    return 0 if step % every else max(_of_all_workers(strategy, signum))[0]
+
+
+def _of_all_workers(strategy: tf.distribute.Strategy, *values: int) -> list[tuple[int, ...]]:
+    """The values that each replica calls this with; those of this process unless there are more."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return [values]
+    stacked = _stacking(strategy)(tf.constant(values, tf.int64))
+    rows = strategy.experimental_local_results(stacked)[0]
+    return [tuple(row) for row in rows.numpy().tolist()]
+
+
+@functools.cache
+def _stacking(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A function, traced once, that puts the tensors of all replicas beside each other."""
+    return tf.function(lambda values: strategy.run(distribute.stack, args=(values,)))
+
+
+def _cluster() -> tuple[dict[str, list[str]], str, int]:
+    """All addresses of TF_CONFIG by their kind, and which of them this process is."""
+    try:
+        content = json.loads(os.environ["TF_CONFIG"])
+        cluster, kind = content["cluster"], content["task"]["type"]
+        index = int(content["task"]["index"])
+        if not 0 <= index < len(cluster[kind]):
+            raise IndexError(index)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        # TensorFlow itself would train alone without a word, or fail with a traceback.
+        raise UserError(
+            "--strategy=multi_worker needs the environment variable TF_CONFIG as in "
+            """{"cluster": {"worker": ["host:port", "host:port"]}, """
+            """"task": {"type": "worker", "index": 0}}: see docs/scaling.md"""
+        ) from error
+    return cluster, kind, index

@@ -1,0 +1,144 @@
+import dataclasses
+import json
+
+import pytest
+from tiny_budget import TINY, tiny_workspace
+
+from tfvmf.errors import UserError
+from tfvmf.evaluation import paper
+from tfvmf.reproduction import estimates, execute, runs
+from tfvmf.reproduction.budgets import BUDGETS
+from tfvmf.reproduction.experiments import EXPERIMENTS
+from tfvmf.reproduction.measure import MEASURES
+from tfvmf.reproduction.plan import duration, make_plan
+from tfvmf.reproduction.workspace import Workspace
+from tfvmf.training import run_directory
+
+# Runs to train, members of an ensemble counted, and measurements.
+SIZES = {
+    "table1": (5, 4),
+    "table2": (6, 3),
+    "table3": (4, 4),
+    "table4": (4, 4),
+    "table5": (3, 3),
+    "pearson": (5, 4),
+    "figure1": (1, 1),
+    "figure2": (1, 2),
+    "figure3": (3, 3),
+    "figure4": (3, 10),  # of five lines, each at two checkpoints
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_dry_run_prints_the_plan_and_writes_nothing(name, tmp_path, capsys):
+    workspace = tiny_workspace(tmp_path / "new")
+    assert execute.reproduce(name, workspace, dry_run=True) == []
+    plan = make_plan(EXPERIMENTS[name], workspace)
+    assert (len(plan.trainings), len(plan.measurements)) == SIZES[name]
+    printed = capsys.readouterr().out
+    assert "budget tiny" in printed
+    assert printed.count("4 steps: to be trained") == SIZES[name][0]
+    assert printed.count("20 images: to be made") == SIZES[name][1]
+    assert f"In all {duration(plan.seconds)}." in printed
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_experiments_are_covered():
+    assert set(SIZES) == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
+def test_every_budget_plans_every_experiment(budget, tmp_path):
+    workspace = Workspace(budget=budget, directory=tmp_path)
+    for experiment in EXPERIMENTS.values():
+        plan = make_plan(experiment, workspace)
+        assert plan.seconds > 0
+        assert all(item.task.kind in MEASURES for item in plan.measurements)
+        for run in plan.trainings:
+            kept = run.config.checkpoint.keep
+            assert len(run.checkpoint_steps()) < kept  # with room for interruptions
+    assert min(budget.members, budget.passes) > 1
+
+
+def test_the_digits_take_minutes(tmp_path):
+    workspace = Workspace(budget=BUDGETS["digits"], directory=tmp_path)
+    for experiment in EXPERIMENTS.values():
+        assert make_plan(experiment, workspace).seconds < 6 * 60
+
+
+def test_experiments_share_runs(tmp_path):
+    workspace = Workspace(budget=BUDGETS["paper"], directory=tmp_path)
+    places = {
+        name: {run.directory for run in make_plan(EXPERIMENTS[name], workspace).trainings}
+        for name in EXPERIMENTS
+    }
+    own = workspace.run_directory("simclr_vmf")
+    assert all(own in directories for directories in places.values())
+    assert places["table1"] == places["pearson"]
+    # Figure 4's deterministic run is the ensemble's first member.
+    assert places["figure4"] < places["table1"]
+    configs = {name: workspace.config(name) for name in workspace.runs}
+    assert configs["simclr_vmf"].model.backbone == "resnet50"
+    assert configs["supervised-mnist"].model.backbone == "resnet18"
+    assert set(runs.dimension_runs(workspace.budget)) == set(paper.TABLE_4)
+    assert set(runs.network_runs(workspace.budget)) == set(paper.TABLE_NETWORKS)
+
+
+def test_seconds_follow_what_was_measured(tmp_path):
+    experiment, workspace = EXPERIMENTS["table3"], tiny_workspace(tmp_path)
+    before = {run.label: run for run in make_plan(experiment, workspace).trainings}
+    assert before["simclr_vmf"].seconds == pytest.approx(10 + 4)
+    assert before["byol_vmf"].seconds == pytest.approx(10 + 4 * 1.3)
+    assert before["byol_vmf"].pace == "of the test"
+    # BYOL took 2.6 s a step: twice what was expected.
+    place = workspace.run_directory("byol_vmf")
+    run_directory.claim(place, workspace.config("byol_vmf"), {"train_images": 1397})
+    line = {"step": 2, "loss": 1.0, "images_per_second": 349 / 2.6}
+    (place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    after = {run.label: run for run in make_plan(experiment, workspace).trainings}
+    assert after["byol_vmf"].seconds == pytest.approx(2 * 10 + 4 * 2.6)
+    assert after["byol_vmf"].pace == "its own pace"
+    assert after["swav_vmf"].seconds == pytest.approx(2 * (10 + 4))
+    assert "other runs" in after["swav_vmf"].pace
+
+
+def test_a_larger_network_costs_more():
+    plain, large = TINY.base_config(), TINY.base_config()
+    large.model.backbone = "resnet50"
+    estimator = estimates.Estimator(TINY)
+    assert estimator.cost(large) == pytest.approx(2.3)
+    slow, quick = (estimator.measure(config, 1000) for config in (large, plain))
+    assert slow - 1 == pytest.approx(2.3 * (quick - 1))
+
+
+def test_a_run_of_other_settings_is_refused(tmp_path):
+    workspace = tiny_workspace(tmp_path)
+    config = workspace.config("simclr_vmf")
+    config.data.data_dir = "/elsewhere"  # is the same run
+    place = workspace.run_directory("simclr_vmf")
+    run_directory.claim(place, config, {"train_images": 1397})
+    make_plan(EXPERIMENTS["figure1"], workspace)
+    with pytest.raises(UserError, match=r"seed \(0 -> 1\); choose another --workdir"):
+        make_plan(EXPERIMENTS["figure1"], dataclasses.replace(workspace, seed=1))
+
+
+def test_a_damaged_measurement_is_named(tmp_path):
+    workspace = tiny_workspace(tmp_path)
+    kept = workspace.run_directory("simclr_vmf") / "eval" / "reproduce"
+    kept.mkdir(parents=True)
+    (kept / "spread-4.json").write_text("{")
+    with pytest.raises(UserError, match=r"spread-4\.json is damaged"):
+        make_plan(EXPERIMENTS["figure1"], workspace)
+
+
+def test_images_are_limited_by_what_there_is(tmp_path):
+    assert tiny_workspace(tmp_path).images == 20
+    assert tiny_workspace(tmp_path, limit=30).images == 30
+    assert tiny_workspace(tmp_path, limit=3000).images == 400
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (45, "45 s"), (210, "3.5 min"), (43200, "12.0 h")]
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text

@@ -1,0 +1,167 @@
+"""A table from nothing: stopped on the way, gone on with, and made again without any work."""
+
+import csv
+import itertools
+import os
+import signal
+
+import matplotlib.image
+import numpy as np
+import pytest
+import scipy.stats
+from tiny_budget import tiny_workspace
+
+from tfvmf import evaluation, training
+from tfvmf.data.corruptions import CORRUPTIONS
+from tfvmf.reproduction import execute, measure, runs
+from tfvmf.reproduction.experiments import EXPERIMENTS, Experiment, Task
+from tfvmf.reproduction.plan import make_plan
+from tfvmf.reproduction.tables import Results
+from tfvmf.training import loop
+
+TABLE = EXPERIMENTS["table4"]
+
+
+def stopped_after(step):
+    """`make_train_step` with a SIGTERM during that step."""
+    make = loop.make_train_step
+
+    def stopping(*arguments, **options):
+        train_step, steps = make(*arguments, **options), itertools.count(1)
+
+        def counted(batches):
+            if next(steps) == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return train_step(batches)
+
+        return counted
+
+    return stopping
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A workspace in which table4 was stopped, then finished; the plan in between; the outputs.
+
+    Of the four dimensions one: each takes ten seconds to build its graph.
+    """
+    workspace = tiny_workspace(tmp_path_factory.mktemp("tiny"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "DIMENSIONS", (64,))
+        with patch.context() as inner:
+            inner.setattr(loop, "make_train_step", stopped_after(3))
+            with pytest.raises(training.Interrupted, match="after step 3"):
+                execute.reproduce("table4", workspace)
+        between = make_plan(TABLE, workspace)
+        yield workspace, between, execute.reproduce("table4", workspace)
+
+
+def test_what_was_stopped_is_gone_on_with(made):
+    workspace, between, _ = made
+    assert [run.step for run in between.trainings] == [3]
+    assert "goes on from 3" in "\n".join(between.lines())
+    lines = training.read_metrics(workspace.run_directory("simclr_vmf"))
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4]
+    after = make_plan(TABLE, workspace)
+    assert after.trainings[0].finished
+    assert after.seconds == 0
+
+
+def test_other_experiments_reuse_the_run(made):
+    workspace, _, _ = made
+    plan = make_plan(EXPERIMENTS["table3"], workspace)
+    finished = [run.label for run in plan.trainings if run.finished]
+    assert finished == ["simclr_vmf"]
+    assert [item.done for item in plan.measurements] == [True, False, False, False]
+
+
+def test_the_table_is_the_mean_of_what_was_measured(made, run):
+    workspace, _, (page, table, picture) = made
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["dimension"] for row in rows] == ["64"]
+    assert [float(row["paper"]) for row in rows] == [-0.768]
+    assert {(row["budget"], row["epochs"], row["images"]) for row in rows} == {("tiny", "1", "20")}
+    kept = make_plan(TABLE, workspace).measurements[0].read()
+    clean = run.embedder(run.test.images(0, 20))["concentration"].mean()
+    assert [values[0] for values in kept["kappa"].values()] == pytest.approx([clean] * 18)
+    spearman = [scipy.stats.spearmanr(range(6), v).statistic for v in kept["kappa"].values()]
+    assert float(rows[0]["tfvmf"]) == pytest.approx(np.mean(spearman), abs=1e-5)
+    text = page.read_text()
+    assert text.startswith("# Table 4")
+    assert "(budget tiny)" in text.splitlines()[0]
+    for words in ("1000 epochs of ResNet-50", "CIFAR-10-C protocol, generated", "20 test images"):
+        assert words in text
+    assert matplotlib.image.imread(picture).std() > 0.01
+
+
+def test_a_second_call_reuses_everything(made, monkeypatch, capsys):
+    workspace, _, written = made
+    before = [path.read_bytes() for path in written[:2]]
+    monkeypatch.setattr(training, "train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(evaluation, "load", lambda *_, **__: pytest.fail("measured again"))
+    assert execute.reproduce("table4", workspace) == written
+    assert [path.read_bytes() for path in written[:2]] == before
+    printed = capsys.readouterr().out
+    assert printed.count("finished, is reused") == printed.count("kept, is reused") == 1
+    assert "In all 0 s." in printed
+
+
+def test_other_images_are_measured_anew(made):
+    workspace, _, _ = made
+    more = tiny_workspace(workspace.directory, limit=21)
+    plan = make_plan(TABLE, more)
+    assert all(run.finished for run in plan.trainings)
+    assert not any(item.done for item in plan.measurements)
+
+
+@pytest.fixture(scope="module")
+def run(made):
+    """The trained simclr_vmf."""
+    workspace, _, _ = made
+    return evaluation.load(workspace.run_directory("simclr_vmf"), images=20)
+
+
+def test_along_training_every_checkpoint_is_measured(made, monkeypatch):
+    workspace, _, _ = made
+    along = Experiment("along", "", lambda _: [Task("simclr_vmf", "accuracy", along=True)])
+    # Not at step 3, where it was stopped.
+    assert [item.step for item in make_plan(along, workspace).measurements] == [2, 4]
+    monkeypatch.setitem(measure.MEASURES, "accuracy", lambda run: {"step": run.step})
+    plan = make_plan(along, workspace)
+    execute.measure_missing(workspace, plan)
+    found = Results(plan.measurements).along("simclr_vmf", "accuracy")
+    assert found == [(0.5, {"step": 2}), (1.0, {"step": 4})]
+
+
+def test_accuracy_beats_chance(run):
+    found = measure.accuracy(run)
+    assert found["images"] == 20
+    assert found["knn"] > 0.1
+    assert found["linear"] > 0.1
+
+
+def test_failure_groups_hold_all_images(run):
+    found = measure.failure(run)
+    kappa = run.embedder(run.test.images(0, 20))["concentration"]
+    groups = found["kappa_correct"] + found["kappa_wrong"]
+    assert sorted(groups) == pytest.approx(sorted(kappa.tolist()))
+    assert found["correct"] + found["wrong"] == 20
+
+
+def test_examples_are_in_the_order_of_kappa(run):
+    found = measure.examples(run)
+    kappa = run.embedder(run.test.images(0, 20))["concentration"]
+    assert found["most"]["kappa"][0] == pytest.approx(kappa.max())
+    assert found["least"]["kappa"][0] == pytest.approx(kappa.min())
+    for entry in found["corrupted"].values():
+        assert np.shape(entry["images"]) == (6, 8, 8, 3)
+        assert entry["kappa"][0] == pytest.approx(np.sort(kappa)[len(kappa) // 2 - 1], abs=1e-5)
+
+
+def test_the_spread_is_over_clean_and_corrupted_images(run):
+    found = measure.spread(run)
+    assert found["kappa"] == sorted(found["kappa"], reverse=True)
+    assert set(found["conditions"]) <= {"clean", *CORRUPTIONS}
+    again = run.embedder(np.array(found["images"], np.uint8))["concentration"]
+    assert found["kappa"] == pytest.approx(again.tolist(), abs=1e-5)

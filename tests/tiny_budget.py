@@ -1,0 +1,35 @@
+"""The smallest budget that reproduces anything: four steps a run, twenty images."""
+
+from tfvmf.reproduction.budgets import DIGITS, Budget
+from tfvmf.reproduction.workspace import Workspace
+
+TINY = Budget(
+    name="tiny",
+    config="digits",
+    changes={
+        "epochs": 1,
+        "batch_size": 349,
+        "data.image_size": 8,
+        "model.width": 2,
+        "model.dimension": 64,
+        "model.hidden": 8,
+        "mc_infonce.n_samples": 4,
+        "monitor.every_epochs": 0.0,
+        "checkpoint.every_epochs": 0.5,
+        "checkpoint.keep": 5,
+        "log_every_steps": 1,
+    },
+    images=20,
+    members=2,
+    passes=2,
+    sets=DIGITS.sets,
+    seconds_to_start=10.0,
+    seconds_per_step=1.0,
+    seconds_to_measure=1.0,
+    images_per_second=1000.0,
+    timing="of the test",
+)
+
+
+def tiny_workspace(directory, **choices):
+    return Workspace(budget=TINY, directory=directory, **choices)

@@ -1,0 +1,209 @@
+import contextlib
+import os
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from states import Trained
+from untrained import make_run
+
+from tfvmf import training
+from tfvmf.errors import UserError
+from tfvmf.training import checkpoint_files, checkpoints, run_directory
+from tfvmf.training.checkpoints import latest, paths
+
+
+@pytest.fixture
+def run(tmp_path):
+    trained = Trained(tmp_path)
+    for step in (2, 9, 10):
+        trained.save(step)
+    return tmp_path
+
+
+def names(workdir):
+    return [os.path.basename(path) for path in paths(workdir)]
+
+
+def test_the_newest_is_restored_and_the_oldest_removed(run):
+    assert names(run) == ["step-2", "step-9", "step-10"]  # by number, not by name
+    assert Trained(run).restored() == (10, 10.0)
+    Trained(run, keep=2).save(12)
+    assert names(run) == ["step-10", "step-12"]
+    files = {path.name.partition(".")[0] for path in (run / "checkpoints").iterdir()}
+    assert files == {"checkpoint", "step-10", "step-12"}
+    assert tf.train.latest_checkpoint(str(run / "checkpoints")) == latest(run)
+
+
+def test_nothing_saved_is_a_start(tmp_path):
+    trained = Trained(tmp_path)
+    before = float(trained.weights[0].numpy()[0, 0])
+    assert trained.restored() == (0, before)
+    assert latest(tmp_path) is None
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
+@pytest.mark.parametrize("harm", [cut, empty, flip, os.remove])
+def test_of_a_damaged_one_the_one_before_is_taken_and_people_are_told(run, part, harm, capsys):
+    harm(run / "checkpoints" / f"step-10{part}")
+    trained = Trained(run)
+    assert trained.restored() == (9, 9.0)
+    lines = capsys.readouterr().err.splitlines()
+    if harm is os.remove and part == ".index":
+        assert lines == []  # as if it had not been written yet
+    else:
+        assert len(lines) == 1
+        assert "step-10 is damaged" in lines[0]
+        assert lines[0].endswith("taking step-9")
+    # Going on overwrites it, and a damaged one counts for nothing when the oldest are removed.
+    trained.checkpoints._keep = 1
+    trained.save(9)
+    assert names(run) == ["step-9"]
+    assert Trained(run).restored() == (9, 9.0)
+
+
+def test_when_all_are_damaged_nothing_is_trained_from_the_start(run):
+    for path in paths(run):
+        cut(run / f"{path}.index")
+    with pytest.raises(UserError, match="there is no earlier one that is not"):
+        Trained(run).restored()
+
+
+def test_every_flipped_bit_is_noticed(run, rng):
+    path = latest(run)
+    for part in (".index", ".data-00000-of-00001"):
+        with open(path + part, "rb") as file:
+            content = file.read()
+        for position in rng.choice(len(content), 60, replace=False):
+            broken = bytearray(content)
+            broken[position] ^= 1 << rng.integers(8)
+            with open(path + part, "wb") as file:
+                file.write(broken)
+            if not checkpoint_files.damage(path):  # a bit that means nothing
+                assert Trained(run).restored() == (10, 10.0)
+        with open(path + part, "wb") as file:
+            file.write(content)
+
+
+def test_another_networks_weights_are_refused(run):
+    with pytest.raises(UserError, match="another network"):
+        Trained(run, units=4).restored()
+
+
+def test_a_damaged_list_of_checkpoints_loses_none(run):
+    (run / "checkpoints" / "checkpoint").write_bytes(b"model_checkp")
+    assert Trained(run).restored() == (10, 10.0)
+
+
+def test_what_a_kill_leaves_is_cleared_away(run):
+    place = run / "checkpoints"
+    (place / ".partial").mkdir()
+    (place / ".partial" / "step-11.data-00000-of-00001").write_bytes(b"half")
+    (place / "step-11_temp").mkdir()
+    (place / "step-1.data-00000-of-00001").write_bytes(b"its index was removed")
+    trained = Trained(run)
+    assert trained.restored() == (10, 10.0)
+    trained.save(12)
+    stems = {path.name.partition(".")[0] for path in place.iterdir()}
+    assert stems == {"checkpoint", "step-9", "step-10", "step-12"}
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace", "unlink"])
+def test_killed_at_any_moment_of_a_save_leaves_whole_checkpoints(run, function, monkeypatch):
+    """Dies at the n-th call of a function of the system, for every n."""
+    steps = []
+    for moment in range(1, 9):
+        trained, left, original = Trained(run, keep=2), moment, getattr(os, function)
+
+        def dying(*arguments, original=original, **keywords):
+            nonlocal left
+            left -= 1
+            if not left:
+                raise Killed
+            return original(*arguments, **keywords)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, function, dying)
+            patch.setattr(checkpoints.shutil, "rmtree", lambda *_, **__: None)  # no last wishes
+            with contextlib.suppress(Killed):
+                trained.save(20 + moment)
+        shutil.rmtree(run / "checkpoints" / ".partial", ignore_errors=True)
+        step, weight = Trained(run).restored()
+        assert step == weight
+        steps.append(step)
+    assert steps == sorted(steps)
+    assert steps[0] == 10  # the first was killed before it was published
+    assert steps[-1] == 28  # the last was not killed
+
+
+def test_weights_that_are_not_finite_are_not_saved(run):
+    trained = Trained(run)
+    trained.save(11)
+    trained.weights[0].assign(tf.fill(trained.weights[0].shape, np.inf))
+    with pytest.raises(UserError, match="not finite after step 11"):
+        trained.checkpoints.save()
+    assert Trained(run).restored() == (11, 11.0)
+
+
+def test_loading_takes_the_one_before_a_damaged_one(tmp_path, capsys):
+    make_run(tmp_path)
+    good = latest(tmp_path)
+    for part in (".index", ".data-00000-of-00001"):
+        with open(good + part, "rb") as file:
+            content = file.read()
+        (tmp_path / "checkpoints" / f"step-8{part}").write_bytes(content[:-9])
+    _, _, step = training.load_method(tmp_path)
+    assert step == 7
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "step-8 is damaged" in line
+    assert line.endswith("taking step-7")
+    with pytest.raises(UserError, match=r"--checkpoint=.*step-8 is damaged"):
+        training.load_method(tmp_path, checkpoint=str(tmp_path / "checkpoints" / "step-8"))
+
+
+def test_a_second_run_in_a_directory_is_refused_until_the_first_ends(tmp_path):
+    workdir = tmp_path / "run"
+    ready, tell = os.pipe()
+    first = os.fork()
+    if not first:
+        with run_directory.hold(workdir):
+            os.write(tell, b"!")
+            time.sleep(600)
+    assert os.read(ready, 1) == b"!"
+    with (
+        pytest.raises(UserError, match=f"in use by process {first} on "),
+        run_directory.hold(workdir),
+    ):
+        pass
+    os.kill(first, signal.SIGKILL)  # which leaves nothing behind
+    os.waitpid(first, 0)
+    with run_directory.hold(workdir):
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"config": {}}', "[1]", "\xff"])
+def test_a_damaged_config_is_named(tmp_path, text):
+    (tmp_path / "config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(UserError, match=r"config\.json is damaged"):
+        run_directory.read(tmp_path)

@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny import tiny_config
+from untrained import make_run
+
+from tfvmf import evaluation, training
+from tfvmf.errors import UserError
+from tfvmf.methods import build_method
+
+QUICK = {"epochs": 2, "monitor.every_epochs": 0.0}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "encoder")
+
+
+def outputs(workdir):
+    run = evaluation.load(workdir, images=40)
+    return run, run.test_embeddings
+
+
+@pytest.mark.parametrize(("levels", "views"), [("last", "augment"), ("all", "wide")])
+def test_only_kappa_changes(encoder, tmp_path, levels, views):
+    changes = {"concentration.levels": levels, "concentration.views": views, **QUICK}
+    training.fit_kappa(encoder, tmp_path / "fitted", changes=changes)
+    _, before = outputs(encoder)
+    run, after = outputs(tmp_path / "fitted")
+    for name in ("features", "mean_direction"):
+        np.testing.assert_array_equal(after[name], before[name])
+    assert np.abs(after["concentration"] - before["concentration"]).max() > 1e-3
+    assert run.score.name == "kappa"
+    assert run.config.fit_kappa.method == "simclr"
+
+
+def test_a_supervised_encoder_gets_a_kappa(tmp_path):
+    labelled = {"method": "supervised", "epochs": 1, "monitor.every_epochs": 0.0}
+    training.train(tiny_config(**labelled), tmp_path / "encoder")
+    changes = {"concentration.levels": "all", "concentration.views": "wide", **QUICK}
+    training.fit_kappa(tmp_path / "encoder", tmp_path / "fitted", changes=changes)
+    _, before = outputs(tmp_path / "encoder")
+    run, after = outputs(tmp_path / "fitted")
+    np.testing.assert_array_equal(after["mean_direction"], before["mean_direction"])
+    assert (before["concentration"] == 1).all()
+    assert after["concentration"].std() > 0
+    assert run.method.probabilistic
+
+
+def test_kappa_becomes_five_times_the_cosine(rng):
+    sizes = {"model.hidden": 64, "model.width": 8}
+    config = tiny_config(method="fit_kappa", **{"fit_kappa.method": "simclr", **sizes})
+    method = build_method(config)
+    views = [tf.constant(rng.uniform(size=(24, 8, 8, 3)), tf.float32) for _ in range(2)]
+    # Statistics of a trained encoder: at 0 and 1 all images look alike to it.
+    method.encoder(tf.concat(views, axis=0), training=True)
+    optimizer = tf.keras.optimizers.Adam(0.02)
+    head = method.trainable_variables
+    optimizer.build(head)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = method.loss(views)["loss"]
+        optimizer.apply(tape.gradient(loss, head), head)
+
+    for _ in range(300):
+        step()
+    cosines, kappas = method.head_alone(views)
+    for cosine, kappa in zip(cosines, kappas, strict=True):
+        assert np.abs(kappa - 5 * np.maximum(cosine, 0)).mean() < 0.1
+        assert np.std(cosine) > 0.05
+
+
+def test_the_encoder_gets_no_gradient_from_wide_views(rng):
+    config = tiny_config(**{"concentration.views": "wide", "concentration.levels": "all"})
+    method = build_method(config)
+    assert method.num_wide_views == 1
+    views = [tf.constant(rng.uniform(size=(6, 8, 8, 3)), tf.float32) for _ in range(3)]
+    backbone = method.encoder.get_layer("resnet10").trainable_variables
+
+    def gradients(pictures):
+        with tf.GradientTape() as tape:
+            loss = method.loss(pictures)["loss"]
+        return tape.gradient(loss, backbone)
+
+    # Another wide view changes kappa's loss, and nothing for the backbone: batch norm of the head
+    # sees all views, so compare the directions' part by switching the alignment's weight off.
+    method.config.concentration.align_weight = 0.0
+    first = gradients(views)
+    second = gradients([views[0], views[1], 1.0 - views[2]])
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_joint_training_with_wide_views(tmp_path):
+    changes = {"concentration.views": "wide", "concentration.levels": "all", "epochs": 1}
+    values = training.train(tiny_config(**changes), tmp_path)
+    assert values["kappa"] > 0
+
+
+def test_the_encoders_own_directory_is_refused(encoder):
+    with pytest.raises(UserError, match="the encoder's own"):
+        training.fit_kappa(encoder, encoder)

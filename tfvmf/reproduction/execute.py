@@ -1,0 +1,123 @@
+"""Carries out a plan: trains what is missing, measures what is not kept, writes the outputs."""
+
+import gc
+import pathlib
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+from tfvmf import evaluation, training
+from tfvmf.reproduction import measure, reports, stand_ins
+from tfvmf.reproduction.experiments import EXPERIMENTS, Experiment
+from tfvmf.reproduction.measurements import Measurement
+from tfvmf.reproduction.plan import Plan, make_plan
+from tfvmf.reproduction.tables import Results
+from tfvmf.reproduction.trainings import Training
+from tfvmf.reproduction.workspace import Workspace
+from tfvmf.training import run_directory
+
+
+def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list[pathlib.Path]:
+    """Makes a table or figure of the paper.
+
+    Started again, it goes on from where it was: finished runs and kept measurements are reused.
+
+    Args:
+        name: One of `EXPERIMENTS`.
+        workspace: Budget, place and choices.
+        dry_run: Only print the plan.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        UserError: Something the user can mend.
+        training.Interrupted: Ctrl-C or SIGTERM while training; the state was saved.
+    """
+    experiment = EXPERIMENTS[name]
+    plan = make_plan(experiment, workspace)
+    print(f"{experiment.title}\n{workspace.described()}; in {workspace.directory}")
+    print("\n".join(plan.lines()), flush=True)
+    if dry_run:
+        return []
+    if not all(run.finished for run in plan.trainings):
+        _prepare_data(workspace, plan.trainings)
+        _train(plan.trainings)
+        plan = make_plan(experiment, workspace)
+    _claim_ensembles(workspace, experiment)
+    measure_missing(workspace, plan)
+    return reports.write(experiment, workspace, Results(plan.measurements))
+
+
+def _prepare_data(workspace: Workspace, trainings: Iterable[Training]) -> None:
+    """Writes stand-ins; finds out about data that is missing before anything is trained."""
+    wanted = {run.config.data.source: run.config for run in trainings}
+    size = workspace.budget.base.data.image_size
+    for images in workspace.budget.sets:
+        if not images.source and workspace.source(images) in wanted:
+            stand_ins.write(images.name, workspace.stand_in(images), size=size)
+    for source, config in wanted.items():
+        for split in (config.data.train_split, config.data.eval_split):
+            training.load_source(config, source, split)
+
+
+def _train(trainings: Iterable[Training]) -> None:
+    for run in trainings:
+        if run.finished:
+            continue
+        print(f"\n{run.label}:", flush=True)
+        training.train(run.config, run.directory)
+        _forget()
+
+
+def _claim_ensembles(workspace: Workspace, experiment: Experiment) -> None:
+    """Makes a run directory of each ensemble whose members were trained one by one."""
+    for task in experiment.tasks(workspace.budget):
+        if workspace.runs[task.run].members > 1 and not task.member:
+            directory = workspace.run_directory(task.run)
+            run_directory.claim(directory, workspace.config(task.run), {})
+
+
+def measure_missing(workspace: Workspace, plan: Plan) -> None:
+    """Makes the measurements that are not kept, those of one run one after another."""
+    missing = [item for item in plan.measurements if not item.done]
+    run: evaluation.Evaluation | None = None
+    for item in sorted(missing, key=lambda item: (str(item.directory), item.step)):
+        print(f"\n{item.label}:", flush=True)
+        clock = time.perf_counter()
+        if run is None or run.workdir != item.directory:
+            run = None
+            _forget()
+            run = _load(workspace, item)
+        elif run.step != item.step:
+            run = run.at(_checkpoint(item))  # the same images
+        item.keep(measure.MEASURES[item.task.kind](run), seconds=time.perf_counter() - clock)
+    _forget()
+
+
+def _load(workspace: Workspace, item: Measurement) -> evaluation.Evaluation:
+    options: dict[str, Any] = {}
+    if item.task.beside:
+        images = workspace.runs[item.task.run].images
+        options["out_sources"] = tuple(map(workspace.source, workspace.others(images)))
+        options["supervised_workdir"] = str(workspace.run_directory(item.task.beside))
+    return evaluation.load(
+        item.directory,
+        checkpoint="" if item.score == "ensemble" else _checkpoint(item),
+        data_dir=workspace.data_dir,
+        images=workspace.images,
+        passes=workspace.budget.passes,
+        **options,
+    )
+
+
+def _checkpoint(item: Measurement) -> str:
+    return str(item.directory / "checkpoints" / f"step-{item.step}")
+
+
+def _forget() -> None:
+    """Frees the graphs of a run that is done with."""
+    keras.utils.clear_session()
+    gc.collect()

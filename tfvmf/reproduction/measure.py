@@ -1,0 +1,128 @@
+"""What is measured on a run: each function takes an `Evaluation` and returns what JSON can hold."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tfvmf import neighbours
+from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from tfvmf.evaluation import Evaluation, cifar10c, ood
+from tfvmf.evaluation import failure as failure_suite
+from tfvmf.evaluation.corrupted import open_corrupted
+
+# Figure 2A: corruptions of three kinds, chosen before any result was seen.
+SHOWN = ("gaussian_blur", "fog", "pixelate")
+EXAMPLES = 6
+QUANTILES = (0.99, 0.75, 0.5, 0.25, 0.01)
+
+
+def corruption(evaluation: Evaluation) -> dict[str, Any]:
+    """Tables 1, 3, 4 and 5, Figures 3 and 4: correlations with severity, by corruption."""
+    results, _, _ = cifar10c.measure(evaluation, open_corrupted(evaluation))
+    kept = ("mean_spearman", "mean_pearson", "mean_per_image", "spearman", "pearson", "kappa")
+    return {name: results[name] for name in (*kept, "corruptions", "images")}
+
+
+def accuracy(evaluation: Evaluation) -> dict[str, Any]:
+    """Figure 4: top-1 accuracy of a linear probe and of nearest neighbours on the features."""
+    train_labels, test_labels = evaluation.labels("accuracy")
+    bank = evaluation.train_embeddings["features"]
+    queries = evaluation.test_embeddings["features"]
+    k = evaluation.config.monitor.neighbours
+    predicted = {
+        "linear": evaluation.linear_probe.predict(queries),
+        "knn": neighbours.classify(queries, bank, train_labels, k=k),
+    }
+    shares = {name: float((labels == test_labels).mean()) for name, labels in predicted.items()}
+    return {**shares, "neighbours": k, "images": len(queries)}
+
+
+def failure(evaluation: Evaluation) -> dict[str, Any]:
+    """Figure 2B: kappa where the linear probe is right and where it errs."""
+    _, labels = evaluation.labels("failure")
+    embeddings = evaluation.test_embeddings
+    kappa = evaluation.main_score(evaluation.test, embeddings)
+    wrong = evaluation.linear_probe.predict(embeddings["features"]) != labels
+    compared = failure_suite.compare(kappa, wrong)
+    detected = failure_suite.detect(evaluation.score.uncertainty(kappa), wrong)
+    return {
+        **compared,
+        "auroc": detected["auroc"],
+        "kappa_correct": kappa[~wrong].tolist(),
+        "kappa_wrong": kappa[wrong].tolist(),
+    }
+
+
+def out_of_distribution(evaluation: Evaluation) -> dict[str, Any]:
+    """Table 2: AUROC of three detectors, in the order of the foreign sets."""
+    results = ood.run(evaluation)
+    detectors = ("f_res", "kappa", "f_res+kappa")
+    return {
+        "auroc": [
+            {name: entry["scores"][name]["auroc"] for name in detectors}
+            for entry in results["out"].values()
+        ],
+        "images": results["images"],
+    }
+
+
+def examples(evaluation: Evaluation) -> dict[str, Any]:
+    """Figure 2A: the most and the least certain images, and one from mild to severe corruption."""
+    source = evaluation.test
+    kappa = evaluation.test_embeddings["concentration"]
+    order = np.argsort(-kappa)
+    groups = {"most": order[:EXAMPLES], "least": order[::-1][:EXAMPLES]}
+    typical = order[len(order) // 2]  # not one that makes a point
+    image = source.take(np.array([typical]))
+    rows = {}
+    for name in SHOWN:
+        levels = [image] + [
+            corrupt(image, name, severity, first_index=int(typical)) for severity in SEVERITIES
+        ]
+        values = evaluation.embedder(np.concatenate(levels))["concentration"]
+        rows[name] = {
+            "images": np.concatenate(levels).tolist(),
+            "kappa": values.tolist(),
+        }
+    return {
+        **{
+            name: {"images": source.take(chosen).tolist(), "kappa": kappa[chosen].tolist()}
+            for name, chosen in groups.items()
+        },
+        "corrupted": rows,
+    }
+
+
+def spread(evaluation: Evaluation) -> dict[str, Any]:
+    """Figure 1: images from certain to uncertain, at quantiles of kappa.
+
+    The quantiles are over the clean test images and their copies under every corruption at the
+    greatest severity.
+    """
+    clean = evaluation.test.images(0, min(evaluation.images, evaluation.test.size))
+    severity = SEVERITIES[-1]
+    conditions = {"clean": clean} | {name: corrupt(clean, name, severity) for name in CORRUPTIONS}
+    kappa = np.stack(
+        [evaluation.embedder(images)["concentration"] for images in conditions.values()]
+    )
+    order = np.argsort(kappa, axis=None)
+    chosen = [order[round(q * (order.size - 1))] for q in QUANTILES]
+    names, pairs = list(conditions), [divmod(int(place), len(clean)) for place in chosen]
+    return {
+        "dimension": evaluation.config.model.dimension,
+        "quantiles": list(QUANTILES),
+        "kappa": [float(kappa[pair]) for pair in pairs],
+        "conditions": [names[row] for row, _ in pairs],
+        "images": [conditions[names[row]][column].tolist() for row, column in pairs],
+    }
+
+
+MEASURES: dict[str, Callable[[Evaluation], dict[str, Any]]] = {
+    "corruption": corruption,
+    "accuracy": accuracy,
+    "failure": failure,
+    "ood": out_of_distribution,
+    "examples": examples,
+    "spread": spread,
+}
