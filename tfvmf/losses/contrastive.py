@@ -4,8 +4,8 @@ import tensorflow as tf
 
 from tfvmf.losses.normaliser import log_normaliser
 
-# Similarities in memory at a time, 64 MiB of float32: all pairs of 2048 images, and 1024 views of
-# 8192 images against all.
+# Similarities in one matrix, 64 MiB of float32: those of 2048 images. A few such matrices are in
+# memory at a time, so larger batches are cut into parts of a quarter.
 _MOST = 1 << 24
 
 
@@ -36,7 +36,7 @@ def nt_xent(
             replica's share of it; the rows themselves by default.
         candidates_2: The same of the second views.
         first_row: Row of the candidates at which `direction_1` starts.
-        most: Similarities in memory at a time.
+        most: Similarities in one matrix; those of larger batches are computed in parts.
 
     Returns:
         The mean loss over the 2B views, a scalar.
@@ -57,7 +57,7 @@ def nt_xent(
     if None in sizes or sizes[0] * sizes[1] > most:
         partners = tf.gather(candidates, partner_columns)
         found = tf.reduce_sum(anchors * partners, axis=1) / temperature
-        chunk = tf.maximum(most // (2 * total), 1)
+        chunk = tf.maximum(most // (8 * total), 1)
         among = log_normaliser(
             anchors, candidates, self_columns, temperature=temperature, chunk=chunk
         )

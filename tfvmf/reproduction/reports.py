@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from tfvmf.reproduction.tables import Cell, Report, Results, comma_separated, ma
 from tfvmf.reproduction.workspace import Workspace
 
 PAPER = (
-    "The paper's numbers are from 1000 epochs of ResNet-50 on CIFAR-10, and CIFAR-10-C. Ours are "
-    "of this budget: compare signs and orders, not values."
+    "The paper's numbers are from 1000 epochs of ResNet-50 on CIFAR-10, and CIFAR-10-C, where a "
+    "row does not say otherwise. Ours are of this budget: compare signs and orders, not values."
 )
 
 
@@ -77,6 +77,11 @@ def baselines(
         f"{workspace.budget.dropout} and {workspace.budget.passes} passes. The paper tells neither "
         "number.",
     ]
+    if kind == "spearman":
+        notes.append(
+            f"The paper's row of its own method has a mean of {means[-1]:.3f}; its text and its "
+            f"other tables say {paper.TABLE_3['simclr']:.3f}."
+        )
     return Report(columns=columns, rows=rows, notes=notes, draw=draw)
 
 
@@ -104,6 +109,7 @@ def foreign(workspace: Workspace, results: Results) -> Report:
     notes = [
         "F_res: mean cosine distance to the 5 nearest training images in the features of a "
         f"supervised run; kappa is of a run without labels. {sets}.",
+        f"Trained: {'; '.join(_trained(workspace))}.",
     ]
     if any(not images.source for images in workspace.budget.sets):
         notes.append(
@@ -119,6 +125,14 @@ def foreign(workspace: Workspace, results: Results) -> Report:
         line=0.5,
     )
     return Report(columns=columns, rows=rows, form=".4f", notes=notes, draw=draw)
+
+
+def _trained(workspace: Workspace) -> Iterator[str]:
+    """The runs of Table 2 in words: they may be shorter than the budget's, or of other networks."""
+    for images in workspace.budget.sets:
+        for name in (own_run(workspace.budget, images), f"supervised-{images.name}"):
+            config = workspace.config(name)
+            yield f"{name}, {config.epochs} epochs of {config.model.backbone}"
 
 
 def means(

@@ -32,8 +32,8 @@ def photo_patches(split: str, size: int) -> Split:
     from sklearn.datasets import load_sample_images
 
     photos = load_sample_images().images
-    count, rng = (_TRAIN, 0) if split == "train" else (_TEST, 1)
-    draws = np.random.default_rng(rng)
+    count, seed = (_TRAIN, 0) if split == "train" else (_TEST, 1)
+    draws = np.random.default_rng(seed)
     labels = np.arange(count) % len(photos)
     patches = []
     for label in labels:
