@@ -16,7 +16,6 @@ Points = Sequence[tuple[float, float]]
 
 _COLOURS = (BLUE, ORANGE, GREEN)
 _FOOT = 0.15  # inches a line
-_LABELLED = 8  # bars that still have room for their number
 
 
 def finish(figure: Figure, path: pathlib.Path, title: str, below: str) -> None:
@@ -136,9 +135,7 @@ def _bars(
     places, share = np.arange(len(labels)), 0.8 / len(series)
     for number, ((name, values), colour) in enumerate(zip(series.items(), colours, strict=False)):
         shifted = places + (number - (len(series) - 1) / 2) * share
-        bars = axis.bar(shifted, values, width=0.9 * share, color=colour, label=name)
-        if len(labels) * len(series) <= _LABELLED:
-            axis.bar_label(bars, fmt="%.3f", padding=2)
+        axis.bar(shifted, values, width=0.9 * share, color=colour, label=name)
         if name in printed:
             axis.plot(shifted, printed[name], "D", markersize=4, color="black", label="paper")
     long = len(labels) > 8

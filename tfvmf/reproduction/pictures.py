@@ -60,7 +60,7 @@ def draw_sphere(axis: Axes, kappa: float) -> None:
     arrow = {"arrowstyle": "-|>", "color": "black", "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
     tip = (1.25 * _MEAN[0], 1.25 * _MEAN[1])
     axis.annotate("", xy=tip, xytext=(0, 0), arrowprops=arrow, zorder=4)
-    axis.set_title(f"kappa = {kappa:.3g}")
+    axis.set_title(f"kappa = {kappa:.4g}")
     axis.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal")
     axis.axis("off")
 
@@ -82,7 +82,8 @@ def draw_images_and_failures(
     columns = max(len(entry["kappa"]) for _, entry in rows)
     with plt.rc_context({**plots.STYLE, "axes.grid": False}):
         figure = plt.figure(figsize=(11, 1.25 * len(rows) + 0.4))
-        grid = figure.add_gridspec(len(rows), columns + 4)
+        widths = [1.0] * columns + [0.3, 3.3]
+        grid = figure.add_gridspec(len(rows), len(widths), width_ratios=widths)
         for row, (name, entry) in enumerate(rows):
             for column, (image, kappa) in enumerate(
                 zip(entry["images"], entry["kappa"], strict=True)
@@ -97,7 +98,7 @@ def draw_images_and_failures(
                     axis.set_title("A: kappa below the images", loc="left")
                 if row == 2:
                     axis.set_title("clean" if column == 0 else f"severity {column}", fontsize=8)
-        axis = figure.add_subplot(grid[:, columns + 1 :])
+        axis = figure.add_subplot(grid[:, -1])
         histograms.draw_groups(
             axis,
             {
@@ -106,7 +107,8 @@ def draw_images_and_failures(
             },
         )
         axis.set_xlabel("kappa")
-        axis.legend(loc="upper left")
+        axis.set_ylim(top=1.15 * axis.get_ylim()[1])  # room for the legend
+        axis.legend(loc="upper left", ncols=2)
         auroc = failure["auroc"]
         known = "" if auroc is None else f", AUROC {auroc:.3f}"
         axis.set_title(f"B: correct and wrong predictions{known}", loc="left")

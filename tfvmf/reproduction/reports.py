@@ -167,7 +167,7 @@ def means(
     columns = [first, "tfvmf", "paper", "tfvmf: Pearson", "tfvmf: over all images"]
     draw = functools.partial(
         figures.draw_bars,
-        labels=list(named),
+        labels=[f"{row[0]}\n{row[1]:.3f} ({row[2]:.3f})" for row in rows],
         series={"tfvmf": [values["mean_spearman"] for values in measured.values()]},
         printed={"tfvmf": [printed[label] for label in named]},
         axis_label="mean Spearman correlation",
