@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import tfvmf  # isort: skip # noqa: F401 # before TensorFlow: it says which kernels to use
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,5 +1,6 @@
 """Batch normalisation by TensorFlow's fused kernel, synchronised across replicas."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -91,10 +92,8 @@ class BatchNorm(keras.layers.Layer):
         keep = self.momentum
         self.moving_mean.assign(keep * self.moving_mean + (1.0 - keep) * mean)
         self.moving_variance.assign(keep * self.moving_variance + (1.0 - keep) * unbiased)
-        outputs = tf.nn.batch_normalization(
-            values, mean, variance, self.beta, self.gamma, self.epsilon
-        )
-        return tf.cast(outputs, inputs.dtype)
+        scale = tf.math.rsqrt(variance + self.epsilon)
+        return _normalise(inputs, self.gamma.value, self.beta.value, mean, scale, count)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """The shape of the input."""
@@ -104,3 +103,33 @@ class BatchNorm(keras.layers.Layer):
         """What `from_config` needs to build the layer again."""
         own = {"momentum": self.momentum, "epsilon": self.epsilon, "affine": self.affine}
         return {**super().get_config(), **own}
+
+
+@tf.custom_gradient
+def _normalise(
+    x: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    mean: tf.Tensor,
+    scale: tf.Tensor,
+    count: tf.Tensor,
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor | None, ...]]]:
+    """gamma * (x - mean) * scale + beta, where mean and scale are those of all replicas' x.
+
+    With z = (x - mean) * scale and averages E over the `count` rows of the whole batch, the
+    gradient of x is gamma * scale * (g - E[g] - z E[g z]): what comes back through the statistics
+    is in the two averages, the only numbers that the replicas have to share. The differences are
+    taken before anything is scaled, as the fused kernel does, so that both round alike.
+    """
+    centred = tf.cast(x, tf.float32) - mean
+    outputs = centred * (gamma * scale) + beta
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+        g, z = tf.cast(upstream, tf.float32), centred * scale
+        axes = list(range(x.shape.rank - 1))
+        sums = tf.stack([tf.reduce_sum(g, axes), tf.reduce_sum(g * z, axes)])
+        shared = tf.reduce_sum(distribute.stack(sums), axis=0) / count
+        inner = gamma * scale * (g - shared[0] - z * shared[1])
+        return tf.cast(inner, x.dtype), sums[1], sums[0], None, None, None
+
+    return tf.cast(outputs, x.dtype), gradient
