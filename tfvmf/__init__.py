@@ -10,8 +10,9 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# TensorFlow reads this once, when it is imported. Without it, oneDNN's kernels are used on newer Intel
-# processors only; with it a train step (ResNet-18, width 16) is 2.3 times as fast on an AMD Zen 3.
+# TensorFlow reads this once, when it is imported. Without it, oneDNN's kernels are used on newer
+# Intel processors only; with it a train step (ResNet-18, width 16) is 2.3 times as fast on AMD's
+# Zen 3.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 _SUBMODULES = ("data", "evaluation", "losses", "methods", "models", "serving", "training", "vmf")

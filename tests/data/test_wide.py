@@ -85,6 +85,22 @@ def test_filtered_views_keep_brightness_but_not_the_picture(images):
     assert change.min() < 0.03
 
 
+def test_a_view_with_a_foreign_spectrum_keeps_its_phases(rng):
+    images = rng.uniform(0.4, 0.6, (40, 8, 8, 3)).astype(np.float32)  # nothing is clipped
+    views = made(images, "spectrum")
+    ours, theirs, mixed = (
+        np.fft.fft2(x, axes=(1, 2)) for x in (images, np.roll(images, -20, axis=0), views)
+    )
+    gap = np.abs(theirs) - np.abs(ours)
+    share = ((np.abs(mixed) - np.abs(ours)) * gap).sum((1, 2, 3)) / (gap**2).sum((1, 2, 3))
+    assert share.min() >= -1e-4
+    assert share.max() <= 1.0
+    assert share.std() > 0.2
+    amplitude = np.abs(ours) + share[:, None, None, None] * gap
+    expected = np.fft.ifft2(amplitude * np.exp(1j * np.angle(ours)), axes=(1, 2)).real
+    np.testing.assert_allclose(views, expected, atol=1e-5)
+
+
 def test_refuses_what_is_not_a_kind():
     with pytest.raises(ValueError, match="kinds"):
         WideViews(augmentation=PLAIN, kinds=("noise",))

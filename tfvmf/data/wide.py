@@ -1,10 +1,10 @@
 """Views from a wider world than the augmentations, to show a concentration head.
 
 An encoder that never sees a badly damaged picture cannot learn to doubt one. These views are
-damaged in ways that no test of tfvmf uses (no noise, no blur, no weather, no compression): mixed
-with another image, patched with a piece of one, cut down to a few pixels, or passed through a
-random filter. What the head is to say of them is not taught by hand: it is the measured cosine
-with an ordinary view.
+damaged in ways that no test of tfvmf uses (no noise, no blur, no weather, no compression): cut down
+to a few pixels, passed through a random filter, or given the spectrum of another image. What the
+head is to say of them is not taught by hand: it is the measured cosine with an ordinary view.
+docs/kappa.md has what was tried.
 """
 
 import dataclasses
@@ -15,7 +15,8 @@ from tfvmf import counter_random, distribute
 from tfvmf.data import image_ops
 from tfvmf.data.augment import Augmentation
 
-KINDS = ("mix", "patch", "crop", "filter")
+KINDS = ("mix", "patch", "crop", "filter", "spectrum")
+DEFAULT_KINDS = ("crop", "filter", "spectrum")
 # Each parameter has its own column of random numbers. Append only.
 _COLUMNS = ("kind", "strength", "top", "left")
 _SALT = 0x5DEECE66  # draws other numbers than the augmentation does from the same seeds
@@ -29,6 +30,8 @@ class WideViews:
     - patch: a box of another image in its place, 0 to 100 % of the area.
     - crop: a box of 3 to 30 % of the area, enlarged.
     - filter: a random 3x3 filter over all channels, blended with the image.
+    - spectrum: the amplitudes of its Fourier transform moved 0 to 100 % of the way to those of
+      another image; the phases stay.
 
     Attributes:
         augmentation: What happens to the images first; its `size` is the size of the views.
@@ -38,7 +41,7 @@ class WideViews:
     """
 
     augmentation: Augmentation
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = DEFAULT_KINDS
     crop_min: float = 0.03
     crop_max: float = 0.3
 
@@ -74,7 +77,7 @@ class WideViews:
             area = self.crop_min + (self.crop_max - self.crop_min) * drawn["strength"]
             side = 1.0 + is_kind["crop"] * (tf.sqrt(area) - 1.0)  # 1: the whole view
             views = image_ops.resized_crop(views, self._boxes(side, drawn), views.shape[1])
-        if "mix" in is_kind or "patch" in is_kind:
+        if {"mix", "patch", "spectrum"} & {*is_kind}:
             others = _others(views)
             if "mix" in is_kind:
                 share = (is_kind["mix"] * drawn["strength"])[:, None, None, None]
@@ -82,6 +85,9 @@ class WideViews:
             if "patch" in is_kind:
                 inside = self._inside(is_kind["patch"] * tf.sqrt(drawn["strength"]), drawn)
                 views += inside[..., None] * (others - views)
+            if "spectrum" in is_kind:
+                share = (is_kind["spectrum"] * drawn["strength"])[:, None, None, None]
+                views = _with_spectrum(views, others, share)
         if "filter" in is_kind:
             filtered = _filtered(views, salted)
             share = (is_kind["filter"] * drawn["strength"])[:, None, None, None]
@@ -109,6 +115,18 @@ def _others(views: tf.Tensor) -> tf.Tensor:
     rows, total = tf.shape(views)[0], tf.shape(everyone)[0]
     own = distribute.replica_id() * rows + tf.range(rows)
     return tf.ensure_shape(tf.gather(everyone, (own + (total + 1) // 2) % total), views.shape)
+
+
+def _with_spectrum(views: tf.Tensor, others: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+    """The phases of `views`, amplitudes `share` of the way to those of `others`; [B, H, W, C]."""
+    ours, theirs = (
+        tf.signal.fft2d(tf.cast(tf.transpose(x, [0, 3, 1, 2]), tf.complex64))
+        for x in (views, others)
+    )
+    amplitude = tf.abs(ours)
+    factor = tf.math.divide_no_nan(amplitude + share * (tf.abs(theirs) - amplitude), amplitude)
+    mixed = tf.math.real(tf.signal.ifft2d(tf.cast(factor, tf.complex64) * ours))
+    return tf.transpose(mixed, [0, 2, 3, 1])
 
 
 def _filtered(views: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:

@@ -114,7 +114,7 @@ def _normalise(
     scale: tf.Tensor,
     count: tf.Tensor,
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor | None, ...]]]:
-    """gamma * (x - mean) * scale + beta, where mean and scale are those of all replicas' x.
+    """Returns gamma * (x - mean) * scale + beta, with mean and scale of all replicas' x.
 
     With z = (x - mean) * scale and averages E over the `count` rows of the whole batch, the
     gradient of x is gamma * scale * (g - E[g] - z E[g z]): what comes back through the statistics

@@ -1,0 +1,95 @@
+"""Shifts of images that no corruption of the suite resembles: what choices may be made on.
+
+Each takes uint8 images [N, H, W, 3] and a severity 1 ... 5 and returns the like. None is random, so
+that two settings are compared on the same pixels.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy import ndimage
+
+Images = np.ndarray
+SEVERITIES = (1, 2, 3, 4, 5)
+
+
+def rotation(images: Images, severity: int) -> Images:
+    """Turned by 15, 30, 45, 60, 90 degrees about the centre, the corners mirrored."""
+    angle = (15, 30, 45, 60, 90)[severity - 1]
+    turned = ndimage.rotate(images, angle, axes=(1, 2), reshape=False, order=1, mode="mirror")
+    return turned.astype(np.uint8)
+
+
+def shear(images: Images, severity: int) -> Images:
+    """Rows pushed sideways by 0.2 ... 1 pixel a row, mirrored at the sides."""
+    rows = np.arange(images.shape[1]) - images.shape[1] / 2
+    side = images.shape[2]
+    columns = np.arange(side)[None] + np.round(0.2 * severity * rows)[:, None].astype(int)
+    columns = np.abs((columns + side) % (2 * side) - side).clip(0, side - 1)
+    return images[:, np.arange(images.shape[1])[:, None], columns]
+
+
+def occlusion(images: Images, severity: int) -> Images:
+    """A grey square in the middle with 30 ... 90 % of the side."""
+    side = images.shape[1]
+    hidden = round(side * (0.15 + 0.15 * severity))
+    start = (side - hidden) // 2
+    covered = images.copy()
+    covered[:, start : start + hidden, start : start + hidden] = 128
+    return covered
+
+
+def tiles(images: Images, severity: int) -> Images:
+    """So many pairs out of 16 tiles trade places: 1, 2, 4, 6, 8."""
+    side = images.shape[1] // 4
+    order = np.arange(16)
+    drawn = np.random.default_rng(0).permutation(16)
+    for pair in range((1, 2, 4, 6, 8)[severity - 1]):
+        first, second = drawn[2 * pair], drawn[2 * pair + 1]
+        order[first], order[second] = order[second], order[first]
+    count, channels = len(images), images.shape[-1]
+    cells = images[:, : 4 * side, : 4 * side].reshape(count, 4, side, 4, side, channels)
+    cells = cells.transpose(0, 1, 3, 2, 4, 5).reshape(count, 16, side, side, channels)[:, order]
+    cells = cells.reshape(count, 4, 4, side, side, channels).transpose(0, 1, 3, 2, 4, 5)
+    return cells.reshape(count, 4 * side, 4 * side, channels)
+
+
+def channels(images: Images, severity: int) -> Images:
+    """Mixed with its own channels in the order blue, red, green: 20 ... 100 %."""
+    share = 0.2 * severity
+    mixed = (1.0 - share) * images + share * images[..., [2, 0, 1]]
+    return np.round(mixed).astype(np.uint8)
+
+
+def solarise(images: Images, severity: int) -> Images:
+    """Values above 220, 180, 140, 100, 60 turned to their negative."""
+    return np.where(images > 260 - 40 * severity, 255 - images, images).astype(np.uint8)
+
+
+def posterise(images: Images, severity: int) -> Images:
+    """5, 4, 3, 2, 1 bits a channel."""
+    step = 2 ** (2 + severity)
+    return (images // step * step + step // 2).clip(0, 255).astype(np.uint8)
+
+
+def hue(images: Images, severity: int) -> Images:
+    """Colours turned by 36 ... 180 degrees about the grey axis."""
+    turn = np.pi * severity / 5.0  # of the colour circle
+    grey = images.mean(axis=-1, keepdims=True)
+    axis = np.ones(3) / np.sqrt(3.0)
+    cross = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / np.sqrt(3.0)
+    matrix = np.cos(turn) * np.eye(3) + np.sin(turn) * cross
+    matrix += (1.0 - np.cos(turn)) * np.outer(axis, axis)
+    return np.round((images - grey) @ matrix.T + grey).clip(0, 255).astype(np.uint8)
+
+
+SHIFTS: dict[str, Callable[[Images, int], Images]] = {
+    "rotation": rotation,
+    "shear": shear,
+    "occlusion": occlusion,
+    "tiles": tiles,
+    "channels": channels,
+    "solarise": solarise,
+    "posterise": posterise,
+    "hue": hue,
+}
