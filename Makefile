@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
 
-.PHONY: setup demo test test-all lint format clean help
+.PHONY: setup demo test test-all bench lint format clean help
 
 help:
 	@echo "make demo    train on the embedded digits, evaluate, export; show where the results are"
 	@echo "make test    run the tests"
 	@echo "make test-all  run also the slow ones: kills, lost workers, full disks (30 minutes)"
+	@echo "make bench   measure side by side with PyTorch and others (20 minutes; installs PyTorch)"
+	@echo "             make bench BENCH=--sections=pipeline,limit measures a part"
 	@echo "make setup   create $(VENV) and install tfvmf in it (the others do it for you)"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make format  ruff format, and its automatic fixes"
@@ -35,6 +37,15 @@ test: setup
 
 test-all: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# PyTorch is the opponent, not a dependency.
+$(VENV)/.installed-bench: $(VENV)/.installed
+	@echo "installing PyTorch into $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	@touch $@
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.bench $(BENCH)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -41,5 +41,6 @@ setuptools.setup(
         "dev": DEV,
         "serving": SERVING,
         "corruptions": ["imagecorruptions"],
+        "bench": ["torch==2.13.0"],  # the opponent of `make bench`
     },
 )

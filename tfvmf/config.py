@@ -90,8 +90,14 @@ def default_config() -> ml_collections.ConfigDict:
             },
             "mc_infonce": {"temperature": 0.5, "n_samples": 64, "aggregation": "mean_log"},
             "fit_kappa": {  # of bin/fit_kappa, which sets them
-                "encoder": "",  # the run whose encoder is frozen
-                "method": "",  # what trained it
+                "encoder": "",  # what is frozen: a run, a model's file, or cached features
+                "kind": "run",  # which of these: run, keras, saved_model or features
+                "method": "",  # what trained it, if that was a run
+                "fingerprint": "",  # of the file; a copy of the model is kept in the run directory
+                "features": "",  # the output that is the features; "" for the obvious one
+                "input_range": "",  # of the pixels that it expects: 0..1, -1..1 or 0..255
+                "level_layers": "",  # layers whose maps the head sees, separated by commas
+                "cache_views": 0,  # views of each image that are embedded once; 0: new ones a step
             },
             "ensemble": {
                 "members": 1,
@@ -128,6 +134,8 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ("concentration.levels", ("last", "all")),
         ("concentration.views", ("augment", "wide")),
         ("mc_infonce.aggregation", ("mean_log", "logmeanexp")),
+        ("fit_kappa.kind", ("run", "keras", "saved_model", "features")),
+        ("fit_kappa.input_range", ("", "0..1", "-1..1", "0..255")),
         ("ensemble.kind", ("seeds", "snapshot")),
     ):
         value = _get(config, key)
@@ -156,6 +164,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ("concentration.align_weight", 0),
         ("concentration.penalty_weight", 0),
         ("concentration.initial", 0),
+        ("fit_kappa.cache_views", 0),
         ("mc_infonce.n_samples", 1),
         ("ensemble.members", 1),
         ("optimizer.learning_rate", 0),

@@ -1,9 +1,12 @@
 """Files that are written whole or not at all."""
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
+import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -29,3 +32,28 @@ def write_text(path: pathlib.Path, text: str) -> None:
 def write_json(path: pathlib.Path, content: Any) -> None:
     """Writes a JSON file."""
     write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def copy(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Copies a file or a directory, in place of what the target was."""
+    if source.is_file():
+        with source.open("rb") as reading, replacing(target) as writing:
+            shutil.copyfileobj(reading, writing)
+        return
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        shutil.copytree(source, pathlib.Path(scratch) / "new")
+        shutil.rmtree(target, ignore_errors=True)
+        (pathlib.Path(scratch) / "new").replace(target)
+
+
+def fingerprint(path: pathlib.Path) -> str:
+    """A hash of a file, or of all files of a directory with their names."""
+    digest = hashlib.sha256()
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    for file in files:
+        name = file.relative_to(path).as_posix()
+        digest.update(f"{name}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as content:
+            while block := content.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:32]

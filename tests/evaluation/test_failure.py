@@ -154,7 +154,7 @@ def test_a_run_without_errors_goes_on(run, monkeypatch):
     assert len(results["crops"]) == len(crops.AREAS)
 
 
-@pytest.mark.parametrize(("name", "sign"), [("feature_norm", -1), ("disagreement", +1)])
+@pytest.mark.parametrize(("name", "sign"), [("feature_norm", -1), ("agreement", -1)])
 def test_any_score_is_turned_the_right_way(run, name, sign):
     other = again(run, images=60, scores=(name,), views=3)
     results = evaluation.SUITES["failure"](other)

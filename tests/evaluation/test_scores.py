@@ -57,16 +57,16 @@ def test_dropout_variance_is_over_passes_in_inference_mode(encoder, images):
     np.testing.assert_allclose(part, value[3:], rtol=1e-4)  # whatever the batch
 
 
-def test_disagreement_is_one_minus_the_mean_cosine_of_views(encoder, images):
-    options = {"scores": ("disagreement",), "augmentation": AUGMENTATION, "views": 4}
-    value = uncertainty(encoder, images, **options)["disagreement"]
+def test_agreement_is_the_mean_cosine_of_views(encoder, images):
+    options = {"scores": ("agreement",), "augmentation": AUGMENTATION, "views": 4}
+    value = uncertainty(encoder, images, **options)["agreement"]
     directions = []
     for number in range(4):
         views = AUGMENTATION(images, example_seeds(0, number, tf.zeros([7], tf.int32), 0))
         directions.append(encoder(views)["mean_direction"].numpy())
     pairs = [(i, j) for i in range(4) for j in range(i)]
     cosines = np.mean([(directions[i] * directions[j]).sum(axis=1) for i, j in pairs], axis=0)
-    np.testing.assert_allclose(value, 1 - cosines, atol=1e-5)
+    np.testing.assert_allclose(value, cosines, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_disagreement_is_one_minus_the_mean_cosine_of_views(encoder, images):
         ({"scores": ()}, "at least one"),
         ({"scores": ("ensemble",)}, "2 members"),
         ({"scores": ("dropout",), "passes": 0}, "passes"),
-        ({"scores": ("disagreement",)}, "augmentation"),
+        ({"scores": ("agreement",)}, "augmentation"),
     ],
 )
 def test_says_what_a_score_needs(encoder, images, options, message):

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from foreign import foreign_cnn
 from PIL import Image
 from untrained import make_run
 
@@ -20,6 +21,7 @@ PROGRAMS = {
     "evaluate": "--workdir",
     "export": "--output_dir",
     "embed": "--model",
+    "fit_kappa": "--encoder",
 }
 TINY = [
     "--config.batch_size=349",
@@ -95,6 +97,11 @@ def test_without_venv_they_say_what_to_run(program, tmp_path):
             ["--output_dir=models", "--calibrate_on=test", "--reject_below=5"],
             "--reject_below=5",
         ),
+        ("fit_kappa", [], "--encoder"),
+        ("fit_kappa", ["--encoder=/no/such.keras"], "/no/such.keras"),
+        ("fit_kappa", ["--encoder=/no/such.npz", "--views=broad"], "views"),
+        ("fit_kappa", ["--encoder=.", "--cache_views=-1"], "cache_views"),
+        ("fit_kappa", ["--encoder=.", "--config.data.sauce=x"], "--config.data.source"),
         ("embed", ["--images=.", "--output=out.npz"], "--model"),
         ("embed", ["--model=.", "--output=out.npz"], "--images"),
         ("embed", ["--model=.", "--images=."], "--output"),
@@ -141,6 +148,50 @@ def test_train_then_evaluate_as_typed(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "mean_spearman" in result.stdout
     assert (workdir / "eval" / "cifar10c" / "table.md").exists()
+
+
+def test_fit_kappa_to_a_keras_file_as_typed(tmp_path):
+    foreign_cnn().save(tmp_path / "cnn.keras")
+    small = [*TINY, "--config.monitor.query_images=50", "--config.monitor.bank_images=50"]
+    flags = ["--encoder=cnn.keras", "--input_range=0..255", *small]
+    for mistake, message in (
+        ([], "--features=NAME"),
+        (["--features=boxes"], "has no such output or layer"),
+        (["--features=avg", "--level_layers=stem,steam"], "--level_layers=steam"),
+        (["--features=avg", "--levels=all"], "--level_layers=a,b,c"),
+    ):
+        result = run("fit_kappa", *flags, *mistake, cwd=tmp_path)
+        assert result.returncode == 2, result.stderr
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1, result.stderr
+        assert not (tmp_path / "runs").exists()
+    result = run(
+        "fit_kappa", *flags, "--features=avg", "--cache_views=2", "--epochs=2", cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    assert "next: bin/evaluate --workdir=runs/cnn-kappa" in result.stdout
+    (tmp_path / "cnn.keras").unlink()
+    evaluated = ["--workdir=runs/cnn-kappa", "--suite=probe", "--images=20"]
+    for program, given in (
+        ("evaluate", evaluated),
+        ("export", ["--workdir=runs/cnn-kappa", "--output_dir=models"]),
+    ):
+        result = run(program, *given, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+    assert (tmp_path / "models" / "1" / "saved_model.pb").exists()
+
+
+def test_fit_kappa_to_features_as_typed(tmp_path, rng):
+    np.savez(tmp_path / "mine.npz", features=rng.normal(size=(60, 3, 5)).astype(np.float32))
+    flags = ["--encoder=mine.npz", "--config.batch_size=20", "--epochs=1"]
+    result = run("fit_kappa", *flags, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "bin/export --workdir=runs/mine-kappa" in result.stdout
+    result = run("evaluate", "--workdir=runs/mine-kappa", cwd=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "no images to measure" in result.stderr
+    result = run("export", "--workdir=runs/mine-kappa", "--output_dir=models", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
 
 
 def test_export_then_embed_as_typed(tmp_path):

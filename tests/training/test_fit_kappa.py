@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from fitting import fit_head
 from tiny import tiny_config
 from untrained import make_run
 
@@ -54,19 +55,7 @@ def test_kappa_becomes_five_times_the_cosine(rng):
     views = [tf.constant(rng.uniform(size=(24, 8, 8, 3)), tf.float32) for _ in range(2)]
     # Statistics of a trained encoder: at 0 and 1 all images look alike to it.
     method.encoder(tf.concat(views, axis=0), training=True)
-    optimizer = tf.keras.optimizers.Adam(0.02)
-    head = method.trainable_variables
-    optimizer.build(head)
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            loss = method.loss(views)["loss"]
-        optimizer.apply(tape.gradient(loss, head), head)
-
-    for _ in range(300):
-        step()
-    cosines, kappas = method.head_alone(views)
+    cosines, kappas = fit_head(method, views)
     for cosine, kappa in zip(cosines, kappas, strict=True):
         assert np.abs(kappa - 5 * np.maximum(cosine, 0)).mean() < 0.1
         assert np.std(cosine) > 0.05

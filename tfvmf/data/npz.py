@@ -18,7 +18,7 @@ _LABEL_KEYS = ("y_{}", "{}_labels", "labels", "y")
 _GIB = 2**30
 
 
-class _Archive:
+class Archive:
     """The arrays of an npz file; every failure to read one names the file and the key."""
 
     def __init__(self, path: str) -> None:
@@ -76,7 +76,7 @@ def load(request: Request) -> Source:
     path = os.path.expanduser(request.target)
     if not request.target or not os.path.isfile(path):
         raise UserError(f"{request.spec}: there is no such file; write npz:/path/of/file.npz")
-    archive = _Archive(path)
+    archive = Archive(path)
     image_key = archive.find(_IMAGE_KEYS, request.split)
     if image_key is None:
         wanted = ", ".join(f"'{pattern.format(request.split)}'" for pattern in _IMAGE_KEYS)
@@ -103,7 +103,7 @@ def load(request: Request) -> Source:
     return ArraySource(request, images, labels=labels, class_names=names, num_classes=classes)
 
 
-def _read_images(archive: _Archive, key: str, request: Request) -> np.ndarray:
+def _read_images(archive: Archive, key: str, request: Request) -> np.ndarray:
     """The array of the images as it is stored: [N, H, W] or [N, H, W, 3]."""
     shape, dtype = archive.header(key)
     where = f"{archive.path}: '{key}'"
@@ -147,7 +147,7 @@ def _convert(raw: np.ndarray, chosen: np.ndarray, size: int, where: str) -> np.n
 
 
 def _read_labels(
-    archive: _Archive, key: str | None, split: str
+    archive: Archive, key: str | None, split: str
 ) -> tuple[np.ndarray | None, list[str] | None, int]:
     """Labels int [N], class names and number of classes, which all splits of the file share."""
     if key is None:
@@ -173,7 +173,7 @@ def _read_labels(
     return labels, given, len(given)
 
 
-def _read_label_array(archive: _Archive, key: str) -> np.ndarray:
+def _read_label_array(archive: Archive, key: str) -> np.ndarray:
     """Labels as int64 [N] or str [N]."""
     archive.header(key)
     labels = archive.read(key)

@@ -41,7 +41,7 @@ def measure(
     evaluation: Evaluation, corrupted: Corrupted
 ) -> tuple[dict[str, Any], dict[str, Correlation], Scores]:
     """The results, and of the main score the correlations and the values [6, N] by corruption."""
-    measured = _measure_scores(evaluation, corrupted)
+    measured = measure_scores(evaluation, corrupted)
     score, source = evaluation.score, evaluation.test
     correlations = {
         name: {corruption: correlate(values) for corruption, values in by_corruption.items()}
@@ -65,7 +65,7 @@ def measure(
     return results, main, measured[score.name]
 
 
-def _measure_scores(evaluation: Evaluation, corrupted: Corrupted) -> dict[str, Scores]:
+def measure_scores(evaluation: Evaluation, corrupted: Corrupted) -> dict[str, Scores]:
     """Every score of the evaluation under every corruption: {score: {corruption: [6, N]}}."""
     uncertainty, source = evaluation.uncertainty, evaluation.test
     size = min(source.size, evaluation.images or source.size)

@@ -15,6 +15,7 @@ from tfvmf.errors import UserError
 from tfvmf.evaluation import linear
 from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
 from tfvmf.methods import Method
+from tfvmf.methods.encoders import takes_features
 from tfvmf.progress import Progress
 from tfvmf.training import checkpoints
 
@@ -41,12 +42,12 @@ class Evaluation:
         images: How many test images a suite looks at; 0 for all.
         scores: Names of the measures of uncertainty, the main one first; () for what suits the run.
         passes: Forward passes of Monte Carlo dropout.
-        views: Augmented views of the score `disagreement`.
+        views: Augmented views of the score `agreement`.
         corruptions: `generate`, or `tfds` for the data set cifar10_corrupted.
         corrupted_dir: Directory of corrupted images in CIFAR-10-C's layout, used if given.
         cache_corrupted: Whether to write what is missing there first.
         in_source: In-distribution data of the suite ood; "" for what the run is judged on.
-        out_sources: Out-of-distribution data of the suite ood.
+        out_sources: Out-of-distribution data of the suites ood and agreement.
         supervised_workdir: A run of method supervised, whose features the suite ood uses.
     """
 
@@ -148,7 +149,7 @@ class Evaluation:
         if self.score.name == "feature_norm":
             return np.linalg.norm(embeddings["features"], axis=1)
         size = len(embeddings["features"])
-        return self._run(self.uncertainty, source, size)[self.score.name]
+        return self.measure(source, limit=size)[self.score.name]
 
     def checkpoints(self) -> list[str]:
         """All checkpoints that the run keeps, the oldest first."""
@@ -158,16 +159,28 @@ class Evaluation:
         """The same run at another of its checkpoints."""
         _, method, step = checkpoints.load_method(self.workdir, checkpoint=checkpoint)
         name = pathlib.Path(checkpoint).name
-        other = dataclasses.replace(self, method=method, checkpoint=name, step=step)
-        for name in {"train", "test"} & self.__dict__.keys():
-            other.__dict__[name] = self.__dict__[name]
-        return other
+        return self._sharing(method=method, checkpoint=name, step=step)
+
+    def followed_by(self, *scores: str) -> "Evaluation":
+        """The same run, measured by other scores."""
+        return self._sharing(scores=scores)
+
+    def measure(self, source: data.Source, *, limit: int = 0) -> dict[str, np.ndarray]:
+        """All scores {name: [N]} of a source, or of its first `limit` images."""
+        return self._run(self.uncertainty, source, limit)
 
     def directory(self, suite: str) -> pathlib.Path:
         """Where a suite writes."""
         path = self.workdir / "eval" / suite
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def _sharing(self, **changes: Any) -> "Evaluation":
+        """The same with other fields; sources that are already loaded are shared."""
+        other = dataclasses.replace(self, **changes)
+        for name in {"train", "test"} & self.__dict__.keys():
+            other.__dict__[name] = self.__dict__[name]
+        return other
 
     @staticmethod
     def _run(
@@ -213,6 +226,11 @@ def load(
     else:
         config, method, step = checkpoints.load_method(workdir, checkpoint=checkpoint)
         name = pathlib.Path(checkpoint or checkpoints.latest(workdir) or "").name
+    if takes_features(config):
+        raise UserError(
+            f"--workdir={workdir} is a head for features of your own, without an encoder: there "
+            "are no images to measure it on (bin/export writes it)"
+        )
     if data_dir:
         config.data.data_dir = data_dir
     return Evaluation(

@@ -43,7 +43,7 @@ SCORES = {
     for score in (
         Score("kappa", "kappa", -1),
         Score("feature_norm", "feature norm", -1),
-        Score("disagreement", "disagreement of views", +1),
+        Score("agreement", "agreement of views", -1),
         Score("ensemble", "ensemble variance", +1),
         Score("dropout", "dropout variance", +1),
     )
@@ -54,7 +54,7 @@ class Uncertainty:
     """Measures chosen scores of images.
 
     - `kappa`: the encoder's concentration; `feature_norm`: the length of its features. One pass.
-    - `disagreement`: 1 - E[cos] between the directions of augmented views of the image, what kappa
+    - `agreement`: E[cos] between the directions of augmented views of the image, what kappa
       estimates (up to a factor) without augmenting. `views` passes.
     - `ensemble`: mean over feature dimensions of the variance over members. A pass a member.
     - `dropout`: the same over passes with units dropped, each pass one drawn network. `passes`
@@ -66,8 +66,8 @@ class Uncertainty:
     Args:
         members: An encoder, or several. All scores but `ensemble` look at the first.
         scores: Names out of `SCORES`.
-        augmentation: What views are, for `disagreement`.
-        views: How many, for `disagreement`.
+        augmentation: What views are, for `agreement`.
+        views: How many, for `agreement`.
         passes: How many, for `dropout`.
         seed: Of views and masks.
     """
@@ -88,8 +88,8 @@ class Uncertainty:
                 raise ValueError(f"score {name!r} is unknown: use some of {', '.join(SCORES)}")
         if "ensemble" in scores and len(self._members) < 2:
             raise ValueError("the score ensemble needs at least 2 members")
-        if "disagreement" in scores and (augmentation is None or views < 2):
-            raise ValueError("the score disagreement needs an augmentation and at least 2 views")
+        if "agreement" in scores and (augmentation is None or views < 2):
+            raise ValueError("the score agreement needs an augmentation and at least 2 views")
         if "dropout" in scores and not (passes > 1 and models.has_dropout(self._members[0])):
             raise ValueError("the score dropout needs an encoder with dropout and 2 passes or more")
         if not scores:
@@ -119,9 +119,9 @@ class Uncertainty:
             others = [member(images, training=training) for member in self._members[1:]]
             features = [member["features"] for member in (outputs, *others)]
             values["ensemble"] = mean_variance(tf.stack(features))
-        if "disagreement" in self.scores:
+        if "agreement" in self.scores:
             directions = _draws(lambda number: self._view(images, number), self._views)
-            values["disagreement"] = 1.0 - mean_cosine(directions)
+            values["agreement"] = mean_cosine(directions)
         if "dropout" in self.scores:
             features = _draws(lambda number: self._drop(images, number), self._passes)
             values["dropout"] = mean_variance(features)

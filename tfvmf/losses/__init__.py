@@ -1,6 +1,12 @@
 """Losses: pure functions of tensors that know nothing of models, data or replicas."""
 
-from tfvmf.losses.concentration import alignment, cosine, l2_penalty, vmf_penalty
+from tfvmf.losses.concentration import (
+    alignment,
+    cosine,
+    foretold_cosine,
+    l2_penalty,
+    vmf_penalty,
+)
 from tfvmf.losses.contrastive import nt_xent
 from tfvmf.losses.mc_infonce import mc_infonce
 from tfvmf.losses.regression import negative_cosine, squared_distance
@@ -9,6 +15,7 @@ from tfvmf.losses.swav import sinkhorn, swapped_prediction
 __all__ = [
     "alignment",
     "cosine",
+    "foretold_cosine",
     "l2_penalty",
     "mc_infonce",
     "negative_cosine",

@@ -50,6 +50,21 @@ def l2_penalty(*concentrations: tf.Tensor) -> tf.Tensor:
     return tf.add_n([tf.reduce_mean(tf.square(kappa)) for kappa in concentrations])
 
 
+def foretold_cosine(
+    concentration: tf.Tensor, *, align_weight: float, penalty_weight: float
+) -> tf.Tensor:
+    """The E[cos] that a kappa [...] stands for: kappa / 5 with the paper's weights.
+
+    Args:
+        concentration: kappa, learned under the l2 penalty.
+        align_weight: l_align.
+        penalty_weight: l_reg, above 0: without a penalty kappa has no scale.
+    """
+    if align_weight <= 0.0 or penalty_weight <= 0.0:
+        raise ValueError("without alignment or penalty kappa foretells no cosine")
+    return concentration * (2.0 * penalty_weight / align_weight)
+
+
 def vmf_penalty(*concentrations: tf.Tensor, dimension: int) -> tf.Tensor:
     """The distribution's own penalty: mean(-log C_d(kappa)) of each kappa [B], 0 at kappa = 0.
 

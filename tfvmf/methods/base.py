@@ -8,7 +8,7 @@ import keras
 import ml_collections
 import tensorflow as tf
 
-from tfvmf import distribute, losses, models
+from tfvmf import distribute, losses, models, vmf
 from tfvmf.counter_random import example_seeds
 
 Terms = dict[str, tf.Tensor]
@@ -136,12 +136,32 @@ class Method(abc.ABC):
             For each view the cosine [B] of its direction with that of the first (the first: with
             that of the second), and the concentration [B].
         """
-        parts = models.frozen_parts(self.encoder)(tf.concat(views, axis=0), training=False)
+        parts = self.frozen_parts(tf.concat(views, axis=0))
         mu = tf.split(tf.stop_gradient(parts["mean_direction"]), len(views))
         head = self.encoder.get_layer("concentration_head")
         kappa = head(tf.stop_gradient(parts["seen"]), training=True)
         cosines = [losses.cosine(mu[0], other) for other in mu[1:]]
         return [cosines[0], *cosines], tf.split(kappa, len(views))
+
+    def frozen_parts(self, views: tf.Tensor) -> Terms:
+        """`mean_direction` [B, d] and `seen` [B, F], what the concentration head is applied to."""
+        return models.frozen_parts(self.encoder)(views, training=False)
+
+    def foretold_cosine(self, kappa: tf.Tensor) -> tf.Tensor:
+        """The E[cos] [...] of two views that kappa [...] stands for: where the loss is smallest.
+
+        Raises:
+            ValueError: The run's kappa was not learned from a cosine.
+        """
+        config = self.config.concentration
+        if not (self.probabilistic and self.explicit):
+            raise ValueError(f"{self.config.method} does not learn kappa from a cosine")
+        if config.regularizer == "vmf":
+            dimension = self.encoder.output["mean_direction"].shape[-1]
+            return vmf.mean_resultant_length(kappa, dimension)
+        return losses.foretold_cosine(
+            kappa, align_weight=config.align_weight, penalty_weight=config.penalty_weight
+        )
 
     def encode(
         self,

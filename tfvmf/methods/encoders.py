@@ -1,6 +1,7 @@
 """From a run's configuration to its encoder, the same for every method."""
 
 import math
+import pathlib
 
 import keras
 import ml_collections
@@ -15,6 +16,8 @@ def encoder_from_config(config: ml_collections.ConfigDict, *, concentration: boo
         config: The run's configuration.
         concentration: Whether it has a concentration head.
     """
+    if is_foreign(config):
+        return _foreign_encoder(config)
     model, method = config.model, base_method(config)
     return models.build_encoder(
         backbone=model.backbone,
@@ -29,6 +32,43 @@ def encoder_from_config(config: ml_collections.ConfigDict, *, concentration: boo
         concentration=concentration,
         initial_concentration=initial_concentration(config),
         concentration_levels=config.concentration.levels,
+    )
+
+
+def is_foreign(config: ml_collections.ConfigDict) -> bool:
+    """Whether the encoder was trained elsewhere, and only its head is ours."""
+    return config.method == "fit_kappa" and config.fit_kappa.kind != "run"
+
+
+def takes_features(config: ml_collections.ConfigDict) -> bool:
+    """Whether it is a head without an encoder: features in instead of images."""
+    return is_foreign(config) and config.fit_kappa.kind == "features"
+
+
+def encoder_words(config: ml_collections.ConfigDict) -> str:
+    """What the encoder is, for people."""
+    if is_foreign(config):
+        name = pathlib.Path(config.fit_kappa.encoder).name
+        return f"{name} with a head of width {config.model.hidden}"
+    return f"{config.model.backbone} of width {config.model.width}"
+
+
+def _foreign_encoder(config: ml_collections.ConfigDict) -> keras.Model:
+    frozen = config.fit_kappa
+    head = {
+        "hidden": config.model.hidden,
+        "initial_concentration": initial_concentration(config),
+        "dropout": config.model.dropout,
+    }
+    if takes_features(config):
+        return models.build_feature_encoder(config.model.dimension, **head)
+    return models.build_foreign_encoder(
+        frozen.encoder,
+        frozen.kind,
+        features=frozen.features,
+        input_range=frozen.input_range,
+        level_layers=tuple(frozen.level_layers.split(",")) if frozen.level_layers else (),
+        **head,
     )
 
 

@@ -4,8 +4,8 @@ import keras
 import ml_collections
 import tensorflow as tf
 
-from tfvmf.methods.base import Method, Moment, Objective
-from tfvmf.methods.encoders import encoder_from_config
+from tfvmf.methods.base import Method, Moment, Objective, Terms
+from tfvmf.methods.encoders import encoder_from_config, is_foreign
 
 
 class FitKappa(Method):
@@ -13,18 +13,34 @@ class FitKappa(Method):
 
     For fixed directions their sum is smallest at kappa = 5 E[cos] (with the paper's weights): the
     head learns to foretell how well a view's direction agrees with that of an ordinary view.
+
+    Views may be images, or vectors [B, F + d] that hold what `frozen_parts` says of images: `seen`
+    [B, F] and `mean_direction` [B, d], as `pack` joins them.
     """
 
     def __init__(
         self, config: ml_collections.ConfigDict, *, probabilistic: bool = True, num_classes: int = 0
     ) -> None:
         super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        self.models["encoder"] = encoder_from_config(config, concentration=True)
+        self._encoder = encoder_from_config(config, concentration=True)
+        if is_foreign(config):  # its weights are in a file of its own, not in the checkpoints
+            self.models["concentration_head"] = self._head
+        else:
+            self.models["encoder"] = self._encoder
+
+    @property
+    def encoder(self) -> keras.Model:
+        """The frozen encoder with its new head."""
+        return self._encoder
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
         """Those of the concentration head."""
-        return self.encoder.get_layer("concentration_head").trainable_variables
+        return self._head.trainable_variables
+
+    @property
+    def _head(self) -> keras.Model:
+        return self._encoder.get_layer("concentration_head")
 
     def objective(
         self, views: list[tf.Tensor], labels: tf.Tensor | None, moment: Moment
@@ -34,3 +50,20 @@ class FitKappa(Method):
         if self.num_wide_views:
             return {}, [], []
         return {}, *self.head_alone(views)
+
+    def frozen_parts(self, views: tf.Tensor) -> Terms:
+        """See `Method.frozen_parts`; of vectors that were computed before, their two parts."""
+        if len(views.shape) == len(self._encoder.input.shape):
+            return super().frozen_parts(views)
+        size = self._head.input.shape[-1]
+        return {"seen": views[:, :size], "mean_direction": views[:, size:]}
+
+    @property
+    def packed(self) -> int:
+        """F + d, the length of what `pack` returns."""
+        return self._head.input.shape[-1] + self._encoder.output["mean_direction"].shape[-1]
+
+    def pack(self, views: tf.Tensor) -> tf.Tensor:
+        """Images [B, H, W, 3] -> vectors [B, F + d] that stand for them in training."""
+        parts = self.frozen_parts(views)
+        return tf.concat([parts["seen"], parts["mean_direction"]], axis=1)

@@ -9,15 +9,16 @@ import ml_collections
 import numpy as np
 import tensorflow as tf
 
-from tfvmf import training
+from tfvmf import models, training
 from tfvmf.errors import UserError
 from tfvmf.files import write_text
 from tfvmf.methods import Method
+from tfvmf.methods.encoders import takes_features
 from tfvmf.progress import Progress
 from tfvmf.serving import versions, warmup
 from tfvmf.serving.calibration import Calibration, calibrate
 from tfvmf.serving.facts import write_facts
-from tfvmf.serving.signatures import build_signatures
+from tfvmf.serving.signatures import build_signatures, feature_signatures
 
 MODEL_NAME = "tfvmf"
 
@@ -72,6 +73,10 @@ def export_model(
     if output_dir.exists() and not output_dir.is_dir():
         raise UserError(f"--output_dir={output_dir} is a file: name a directory")
     config, method, step = _load(workdir, checkpoint)
+    if keras_file and models.resources(method.encoder):
+        raise UserError(f"--keras: the encoder of --workdir={workdir} is a SavedModel, not Keras's")
+    if calibrate_on and takes_features(config):
+        raise UserError(f"--calibrate_on={calibrate_on}: --workdir={workdir} knows no images")
     if data_dir:
         config.data.data_dir = data_dir
     calibration = None
@@ -79,17 +84,22 @@ def export_model(
         calibration = _calibrate(config, method, calibrate_on, reject_below)
 
     size = config.data.image_size
-    signatures = build_signatures(method.encoder, image_size=size, calibration=calibration)
+    if takes_features(config):  # a head alone
+        signatures = feature_signatures(method.encoder)
+    else:
+        signatures = build_signatures(method.encoder, image_size=size, calibration=calibration)
     module = tf.Module()
     # What the functions read must be reachable from what is saved: the weights, and nothing else.
     module.weights = [variable.value for variable in method.encoder.variables]
+    module.resources = models.resources(method.encoder)
     with versions.new_directory(output_dir) as place:
         written = place / "model"
         tf.saved_model.save(module, str(written), signatures=signatures)
         _check(written, method.encoder, size)
         extra = written / "assets.extra"
         extra.mkdir()
-        warmup.write_warmup(extra, model_name=MODEL_NAME, image_size=size)
+        if not takes_features(config):
+            warmup.write_warmup(extra, model_name=MODEL_NAME, image_size=size)
         if keras_file:
             method.encoder.save(extra / "encoder.keras")
         write_facts(written, config, method, step=step, calibration=calibration)
@@ -145,11 +155,17 @@ def _calibrate(
 
 def _check(path: pathlib.Path, encoder: keras.Model, size: int) -> None:
     """Compares what was written, loaded again, with the encoder on images of all extremes."""
-    noise = np.random.default_rng(0).integers(0, 256, (2, size, size, 3), dtype=np.uint8)
-    flat = np.stack([np.full((size, size, 3), level, np.uint8) for level in (0, 255)])
-    images = np.concatenate([noise, flat, np.where(noise > 127, 255, 0).astype(np.uint8)])
-    served = tf.saved_model.load(str(path)).signatures["serving_default"](images=images)
-    expected = encoder(images / np.float32(255), training=False)
+    rng = np.random.default_rng(0)
+    if len(encoder.input.shape) == 2:
+        inputs = rng.normal(size=(6, encoder.input.shape[1])).astype(np.float32)
+        sent = {"features": inputs}
+    else:
+        noise = rng.integers(0, 256, (2, size, size, 3), dtype=np.uint8)
+        flat = np.stack([np.full((size, size, 3), level, np.uint8) for level in (0, 255)])
+        images = np.concatenate([noise, flat, np.where(noise > 127, 255, 0).astype(np.uint8)])
+        inputs, sent = images.astype(np.float32) / np.float32(255), {"images": images}
+    served = tf.saved_model.load(str(path)).signatures["serving_default"](**sent)
+    expected = encoder(inputs, training=False)
     for name, value in expected.items():
         if not np.isfinite(value).all():
             raise UserError(f"{name} of the encoder is not finite: take an earlier --checkpoint")

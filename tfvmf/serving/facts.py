@@ -11,6 +11,7 @@ import tfvmf
 from tfvmf.errors import UserError
 from tfvmf.files import write_json
 from tfvmf.methods import Method
+from tfvmf.methods.encoders import takes_features
 from tfvmf.serving.calibration import Calibration
 
 FILE = "assets.extra/tfvmf.json"
@@ -30,7 +31,7 @@ def write_facts(
         "run": config.name,
         "method": config.method,
         "step": step,
-        "image_size": config.data.image_size,
+        "image_size": None if takes_features(config) else config.data.image_size,
         "dimension": outputs["mean_direction"].shape[-1],
         "features": outputs["features"].shape[-1],
         "calibration": None,

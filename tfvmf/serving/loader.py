@@ -35,6 +35,11 @@ class ServedModel:
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
         self.facts = read_facts(path)
+        if self.facts["image_size"] is None:
+            raise UserError(
+                f"{path} takes features, not images: call it as tf.saved_model.load(path)"
+                ".signatures['serving_default'](features=...)"
+            )
         self.image_size: int = self.facts["image_size"]
         try:
             self._loaded = tf.saved_model.load(str(path))

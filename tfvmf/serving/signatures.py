@@ -54,3 +54,19 @@ def build_signatures(
         return outputs(decode(image_bytes, image_size))
 
     return {"serving_default": serving_default, "serving_bytes": serving_bytes}
+
+
+def feature_signatures(encoder: keras.Model) -> dict[str, Callable[..., Outputs]]:
+    """The way into a head without an encoder.
+
+    Returns:
+        serving_default: float32 `features` [N, f] -> the outputs of `build_signatures`.
+    """
+    spec = tf.TensorSpec([None, encoder.input.shape[1]], tf.float32, name="features")
+
+    @tf.function(input_signature=[spec])
+    def serving_default(features: tf.Tensor) -> Outputs:
+        encoded = encoder(features, training=False)
+        return {name: tf.identity(encoded[name]) for name in OUTPUTS}
+
+    return {"serving_default": serving_default}

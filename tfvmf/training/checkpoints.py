@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfvmf.errors import UserError
 from tfvmf.methods import Method, build_method
-from tfvmf.training import checkpoint_files, run_directory
+from tfvmf.training import checkpoint_files, frozen, run_directory
 from tfvmf.training.checkpoint_files import newest_intact, paths
 
 __all__ = ["Checkpoints", "latest", "load_method", "paths"]
@@ -129,6 +129,7 @@ def load_method(
             f"--workdir={workdir} has no checkpoint{' ' + checkpoint if checkpoint else ''}: "
             "train it first (bin/train)"
         )
+    frozen.locate(config, workdir)
     method = build_method(config, num_classes=facts["num_classes"])
     try:
         state = tf.train.Checkpoint(**method.models).read(path)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import ml_collections
 import tensorflow as tf
@@ -10,7 +11,35 @@ from tfvmf import data
 from tfvmf.data import pipeline
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
+from tfvmf.training.monitor import Monitor
 from tfvmf.training.step import Views
+
+
+class Inputs(NamedTuple):
+    """What a run is trained on, and watched on.
+
+    Attributes:
+        source: The examples of its batches.
+        views: The kinds of views that a method gets of them.
+        monitor: For a method, the function that measures it.
+        prepare: Called with the method, its weights in place, before the first step.
+    """
+
+    source: data.Source
+    views: Callable[[Method], Views]
+    monitor: Callable[[Method], Callable[[], dict[str, float]]]
+    prepare: Callable[[Method], None] = lambda method: None
+
+
+def image_inputs(config: ml_collections.ConfigDict) -> Inputs:
+    """The images that a run's configuration names; every problem with them shows here."""
+    augmentation = augmentation_from_config(config)
+    source, bank, queries = load_sources(config)
+    return Inputs(
+        source=source,
+        views=lambda method: views_of(method, config, augmentation),
+        monitor=lambda method: Monitor(config.monitor, method.encoder, bank, queries),
+    )
 
 
 def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> data.Source:

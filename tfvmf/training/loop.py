@@ -20,40 +20,15 @@ from tfvmf.progress import Progress
 from tfvmf.training import run_directory
 from tfvmf.training.checkpoints import Checkpoints
 from tfvmf.training.failures import explained
-from tfvmf.training.inputs import (
-    augmentation_from_config,
-    load_sources,
-    make_iterator,
-    views_of,
-)
+from tfvmf.training.inputs import Inputs, image_inputs, make_iterator
 from tfvmf.training.metrics import MetricsWriter
-from tfvmf.training.monitor import Monitor, collapse_warning
+from tfvmf.training.monitor import collapse_warning
 from tfvmf.training.optimizers import make_optimizer
+from tfvmf.training.plan import Plan
 from tfvmf.training.report import describe, summary
 from tfvmf.training.signals import Interrupted, StopRequest
 from tfvmf.training.step import TrainStep, make_train_step
 from tfvmf.training.strategies import agree_to_stop, check_same, is_chief, make_strategy
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How long a run is, in steps."""
-
-    steps_per_epoch: int
-    total_steps: int
-    cycles: int  # of the learning rate, each of the same length
-    monitor_every: int
-    save_every: int
-    log_every: int
-
-    @property
-    def cycle(self) -> int:
-        """Steps of a cycle of the learning rate."""
-        return self.total_steps // self.cycles
-
-    def is_due(self, step: int, every: int) -> bool:
-        """Whether something that happens every so many steps, and at the end, happens now."""
-        return every > 0 and (step % every == 0 or step == self.total_steps)
 
 
 def train_run(
@@ -63,6 +38,7 @@ def train_run(
     force_config: bool = False,
     logical_devices: int = 0,
     initialise: Callable[[Method], None] | None = None,
+    inputs: Callable[[ml_collections.ConfigDict], Inputs] = image_inputs,
 ) -> dict[str, float]:
     """Trains a method, or goes on with the run that is in the directory.
 
@@ -73,6 +49,7 @@ def train_run(
         logical_devices: See `strategies.make_strategy`.
         initialise: Gives a new method other weights than random ones; a run that is resumed has
             its own.
+        inputs: What the configuration is trained on.
 
     Returns:
         The last measured values (`loss`, `knn_accuracy`, ...).
@@ -82,21 +59,14 @@ def train_run(
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
     """
     workdir = pathlib.Path(workdir)
-    augmentation = augmentation_from_config(config)
     if config.method not in METHODS:  # before any data is read
         build_method(config)
 
     # ---- Data: every problem with it shows before anything is trained.
-    train_source, bank, queries = load_sources(config)
+    material = inputs(config)
+    train_source = material.source
     epoch_steps = pipeline.steps_per_epoch(train_source, config.batch_size)
-    plan = Plan(
-        steps_per_epoch=epoch_steps,
-        total_steps=config.epochs * epoch_steps,
-        cycles=config.ensemble.members if config.ensemble.kind == "snapshot" else 1,
-        monitor_every=_steps(config.monitor.every_epochs, epoch_steps),
-        save_every=_steps(config.checkpoint.every_epochs, epoch_steps),
-        log_every=config.log_every_steps,
-    )
+    plan = Plan.of(config, epoch_steps)
 
     # ---- Model, optimizer and state. The same seed gives the same bits, interrupted or not.
     keras.utils.set_random_seed(config.seed)
@@ -138,6 +108,8 @@ def train_run(
             workdir=workdir,
             total_steps=plan.total_steps,
         )
+        if start < plan.total_steps:
+            material.prepare(method)
         run = Run(
             plan=plan,
             method=method,
@@ -146,11 +118,11 @@ def train_run(
                 strategy,
                 method,
                 optimizer,
-                views_of(method, config, augmentation),
+                material.views(method),
                 seed=config.seed,
                 steps_per_epoch=epoch_steps,
             ),
-            monitor=Monitor(config.monitor, method.encoder, bank, queries),
+            monitor=material.monitor(method),
             checkpoints=checkpoints,
             batch_size=config.batch_size,
             writer=stack.enter_context(MetricsWriter(workdir, step=start)) if chief else None,
@@ -160,11 +132,6 @@ def train_run(
             stopping=functools.partial(agree_to_stop, strategy, every=plan.log_every),
         )
         return run(batches(start), start)
-
-
-def _steps(epochs: float, steps_per_epoch: int) -> int:
-    """A time in whole steps: 0 stays 0, all else is at least one."""
-    return max(1, round(epochs * steps_per_epoch)) if epochs else 0
 
 
 def _save_member(
@@ -193,7 +160,7 @@ class Run:
     method: Method
     optimizer: keras.optimizers.Optimizer
     step: TrainStep
-    monitor: Monitor
+    monitor: Callable[[], dict[str, float]]
     checkpoints: Checkpoints
     batch_size: int
     writer: MetricsWriter | None

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfvmf import data
 from tfvmf.methods import Method
+from tfvmf.methods.encoders import encoder_words
 
 
 def describe(
@@ -20,10 +21,12 @@ def describe(
 ) -> None:
     """Says in a few lines what is about to be trained."""
     weights = sum(int(np.prod(v.shape)) for v in method.trainable_variables)
+    kind = f" of {source.image_shape[0]}x{source.image_shape[1]}"
+    if len(source.image_shape) == 2:
+        kind = f" with {source.image_shape[0]} cached views"
     print(
-        f"{method.config.method} on {source.name}: {source.size:,} images of "
-        f"{source.image_shape[0]}x{source.image_shape[1]}, {method.config.model.backbone} of width "
-        f"{method.config.model.width}, {weights:,} weights, "
+        f"{method.config.method} on {source.name}: {source.size:,} images{kind}, "
+        f"{encoder_words(method.config)}, {weights:,} weights, "
         f"{strategy.num_replicas_in_sync} replica(s)"
     )
     where = f"from step {start}" if start else "from the start"
@@ -40,6 +43,8 @@ def summary(values: dict[str, float]) -> str:
         parts.append(f"kappa {values['kappa']:.2f}±{values['kappa_std']:.2f}")
     if "knn_accuracy" in values:
         parts.append(f"k-NN {values['knn_accuracy']:.3f}")
+    if "eval_error" in values:
+        parts.append(f"error {values['eval_error']:.3f} of cosine {values['eval_cosine']:.3f}")
     if "direction_std" in values:
         parts.append(f"spread {values['direction_std']:.2f}")
     if "images_per_second" in values:

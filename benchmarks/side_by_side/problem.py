@@ -1,0 +1,61 @@
+"""What both programs train: the sizes, and nothing that needs TensorFlow or PyTorch."""
+
+import dataclasses
+from typing import Any
+
+_BLOCKS = {
+    "resnet10": (1, 1, 1, 1),
+    "resnet18": (2, 2, 2, 2),
+    "resnet34": (3, 4, 6, 3),
+    "resnet50": (3, 4, 6, 3),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A network and a batch.
+
+    Attributes:
+        backbone: `resnet10`, `resnet18`, `resnet34` or `resnet50`, with the stem for small images.
+        width: Channels of its first stage.
+        batch: Images; each is two views.
+        image_size: Height and width.
+        dimension: Length of the directions.
+        hidden: Width of the hidden layer of both heads.
+    """
+
+    backbone: str = "resnet18"
+    width: int = 16
+    batch: int = 256
+    image_size: int = 32
+    dimension: int = 128
+    hidden: int = 512
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Of each stage."""
+        return _BLOCKS[self.backbone]
+
+    @property
+    def bottleneck(self) -> bool:
+        """Whether a block is a bottleneck of three convolutions."""
+        return self.backbone == "resnet50"
+
+    @property
+    def network(self) -> str:
+        """In the table."""
+        return f"ResNet-{self.backbone.removeprefix('resnet')} of width {self.width}"
+
+    @property
+    def title(self) -> str:
+        """In the table."""
+        return f"{self.network}, batch {self.batch}"
+
+    def settings(self) -> dict[str, Any]:
+        """As keywords of a candidate."""
+        return dataclasses.asdict(self)
+
+
+QUICK = Problem(
+    backbone="resnet10", width=2, batch=8, image_size=8, dimension=8, hidden=8
+)  # for a smoke run

@@ -1,0 +1,64 @@
+"""The bare train step, views already made, against the paper's program in PyTorch.
+
+The first line of a group is measured against all variants of the program; the fastest is the
+opponent on the other lines. A network of width 64 is 16 times the work: ResNet-18 gets a batch of
+32 and one of 128 (256 would take 15 seconds a step), ResNet-50 one of 32.
+"""
+
+from benchmarks.side_by_side import problem
+from benchmarks.side_by_side.bench import Bench, Candidates
+from benchmarks.side_by_side.problem import Problem
+from benchmarks.side_by_side.table import Row
+from benchmarks.side_by_side.variants import VARIANTS
+
+GROUPS = (
+    tuple(Problem(width=16, batch=batch) for batch in (128, 256)),
+    tuple(Problem(width=64, batch=batch) for batch in (32, 128)),
+    (
+        *(Problem(backbone="resnet50", batch=batch) for batch in (128, 256)),
+        Problem(backbone="resnet50", width=64, batch=32),
+    ),
+)
+GOALS = {16: ">= 1.3", 64: ">= 1.15"}
+
+
+def measure(bench: Bench) -> list[Row]:
+    """A row a network and batch: image pairs a second."""
+    groups = ((problem.QUICK,),) if bench.quick else GROUPS
+    rows = []
+    for group in groups:
+        variants = [name for name, v in VARIANTS.items() if not (bench.quick and v.compiled)]
+        for sizes in group:
+            row, fastest = _compare(bench, sizes, variants)
+            rows.append(row)
+            variants = [fastest]
+    return rows
+
+
+def _compare(bench: Bench, sizes: Problem, variants: list[str]) -> tuple[Row, str]:
+    """Our step against variants of theirs; gives also the fastest of these."""
+    settings = sizes.settings()
+    theirs: Candidates = {
+        name: ("benchmarks.side_by_side.torch_simclr:train_step", {"variant": name, **settings})
+        for name in variants
+    }
+    # What torch.compile makes takes minutes, and is kept.
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str((bench.directory / "torchinductor").resolve())}
+    with (
+        bench.worker(
+            "tfvmf", {"tfvmf": ("benchmarks.side_by_side.tfvmf_step:train_step", settings)}
+        ) as ours,
+        bench.worker("torch", theirs, cache) as torch,
+    ):
+        times = bench.interleave(sizes.title, ours, torch, share=2.0)
+    fastest = times.fastest(variants)
+    row = Row(
+        section="train_step",
+        what=f"{sizes.title}: train step against PyTorch ({VARIANTS[fastest].title})",
+        ours=sizes.batch / times.median("tfvmf"),
+        theirs=sizes.batch / times.median(fastest),
+        unit="pairs/s",
+        ratio=times.ratio(fastest, "tfvmf"),
+        goal=GOALS.get(sizes.width, ""),
+    )
+    return row, fastest

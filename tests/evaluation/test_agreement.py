@@ -1,0 +1,137 @@
+import json
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+from sklearn.metrics import roc_auc_score
+from tiny import tiny_config
+from untrained import make_run
+
+from tfvmf import evaluation
+from tfvmf.data.corruptions import CORRUPTIONS, corrupt
+from tfvmf.evaluation import agreement
+from tfvmf.methods import build_method
+
+IMAGES = 12
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory):
+    """Noise, in a file with a test split of 20 images."""
+    path = tmp_path_factory.mktemp("foreign") / "noise.npz"
+    images = np.random.default_rng(7).integers(0, 256, (20, 12, 12), dtype=np.uint8)
+    np.savez(path, x_train=images[:2], x_test=images)
+    return f"npz:{path}"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, foreign):
+    # Another scale than the paper's: kappa / 2.
+    workdir = make_run(tmp_path_factory.mktemp("run"), **{"concentration.penalty_weight": 0.0125})
+    return evaluation.load(workdir, images=IMAGES, views=3, out_sources=(foreign,))
+
+
+@pytest.fixture(scope="module")
+def results(run):
+    return evaluation.SUITES["agreement"](run)
+
+
+@pytest.fixture(scope="module")
+def pair(run):
+    """A function from images to kappa and E[cos]: NumPy on what the encoder says."""
+    uncertainty = evaluation.Uncertainty(
+        run.method.encoder,
+        ("kappa", "agreement"),
+        augmentation=run.uncertainty._augmentation,
+        views=3,
+    )
+
+    def measure(images):
+        values = uncertainty(images)
+        return values["kappa"].astype(np.float64), values["agreement"].astype(np.float64)
+
+    return measure
+
+
+def test_the_error_is_that_of_numpy(run, results, pair):
+    clean = run.test.images(0, IMAGES)
+    damaged = corrupt(clean, "fog", 3)
+    for images, entry in ((clean, results["clean"]), (damaged, results["calibration"]["fog"][2])):
+        kappa, cosine = pair(images)
+        assert entry["error"] == pytest.approx(np.abs(kappa / 2 - cosine).mean(), abs=1e-6)
+        assert entry["foretold"] == pytest.approx(kappa.mean() / 2, abs=1e-6)
+        assert entry["agreement"] == pytest.approx(cosine.mean(), abs=1e-6)
+        expected = scipy.stats.spearmanr(kappa, cosine).statistic
+        assert entry["rank"] == pytest.approx(expected, abs=1e-6)
+    assert results["scale"] == "kappa / 2"
+    assert results["clean_error"] == results["clean"]["error"]
+
+
+def test_all_corruptions_count_alike(results):
+    errors = [[entry["error"] for entry in results["calibration"][name]] for name in CORRUPTIONS]
+    assert np.shape(errors) == (len(CORRUPTIONS), 5)
+    assert results["corrupted_error"] == pytest.approx(np.mean(errors), abs=1e-6)
+    assert results["corrupted"]["images"] == IMAGES * 5 * len(CORRUPTIONS)
+
+
+def test_both_scores_are_followed_over_severities(run, results):
+    beside = evaluation.SUITES["cifar10c"](run.followed_by("kappa", "agreement"))["scores"]
+    for name in ("kappa", "agreement"):
+        assert results[f"{name}_spearman"] == pytest.approx(beside[name]["mean_spearman"])
+        assert results["spearman"][name] == pytest.approx(beside[name]["spearman"])
+
+
+def test_foreign_sets_are_compared_too(run, results, foreign, pair):
+    clean = pair(run.test.images(0, IMAGES))
+    images = agreement.training.load_source(run.config, foreign, "test").images(0, IMAGES)
+    kappa, cosine = pair(images)
+    entry = results["out"][foreign]
+    assert results[f"{foreign}_error"] == entry["error"]
+    assert entry["error"] == pytest.approx(np.abs(kappa / 2 - cosine).mean(), abs=1e-6)
+    positive = np.repeat([0, 1], IMAGES)
+    for name, inside, outside in zip(("kappa", "agreement"), clean, (kappa, cosine), strict=True):
+        expected = roc_auc_score(positive, -np.concatenate([inside, outside]))
+        assert entry[f"{name}_auroc"] == pytest.approx(expected)
+
+
+def test_it_writes_what_it_returns(run, results, foreign):
+    directory = run.workdir / "eval" / "agreement"
+    assert json.loads((directory / "results.json").read_text()) == results
+    lines = (directory / "table.csv").read_text().splitlines()
+    assert len(lines) == 1 + 1 + 5 * len(CORRUPTIONS) + 1 + 1
+    named = next(line for line in lines if line.startswith('"fog",3,')).split(",")
+    assert float(named[6]) == pytest.approx(results["calibration"]["fog"][2]["error"], rel=1e-5)
+    table = (directory / "table.md").read_text()
+    assert f"| clean | {results['clean']['foretold']:.3f} |" in table
+    assert foreign in table
+
+
+def test_the_exact_penalty_has_a_scale_of_its_own(rng):
+    method = build_method(tiny_config(**{"concentration.regularizer": "vmf"}))
+    kappa = np.array([1.0, 30.0])
+    found = agreement.compare(method, kappa, np.array([0.0, 0.5]))
+    # A_8(k) = I_4(k) / I_3(k)
+    foretold = scipy.special.ive(4, kappa) / scipy.special.ive(3, kappa)
+    assert found["foretold"] == pytest.approx(foretold.mean(), rel=1e-5)
+    assert found["error"] == pytest.approx(np.abs(foretold - [0.0, 0.5]).mean(), rel=1e-5)
+    assert agreement.scale_of(method) == "A_d(kappa)"
+
+
+def test_a_kappa_that_is_the_same_for_all_has_no_rank():
+    found = agreement.compare(build_method(tiny_config()), np.ones(3), np.arange(3.0))
+    assert found["rank"] is None
+    assert found["error"] == pytest.approx(np.abs(0.2 - np.arange(3.0)).mean())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "simclr"}, "does not learn kappa"),
+        ({"method": "mc_infonce"}, "does not learn kappa"),
+        ({"concentration.penalty_weight": 0.0}, "without alignment or penalty"),
+    ],
+)
+def test_a_kappa_without_that_meaning_is_left_out(changes, message):
+    with pytest.raises(evaluation.NotApplicable, match=message):
+        agreement.scale_of(build_method(tiny_config(**changes)))

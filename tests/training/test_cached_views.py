@@ -1,0 +1,122 @@
+"""Heads that are trained on views which were embedded once."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from states import assert_equal_weights, weights
+from untrained import make_run
+
+from tfvmf import evaluation, training
+from tfvmf.counter_random import example_seeds
+from tfvmf.errors import UserError
+from tfvmf.methods import build_method
+from tfvmf.training import cached_views, loop
+from tfvmf.training.fit_kappa_config import config_of
+
+QUICK = {"monitor.every_epochs": 0.0, "concentration.views": "wide", "concentration.levels": "all"}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    small = {"data.image_size": 8, "model.width": 2}
+    return make_run(tmp_path_factory.mktemp("runs") / "encoder", **small)
+
+
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory, encoder):
+    workdir = tmp_path_factory.mktemp("cached")
+    changes = {"fit_kappa.cache_views": 3, "epochs": 3, **QUICK}
+    training.fit_kappa(encoder, workdir, changes=changes)
+    return workdir
+
+
+@pytest.mark.parametrize("views", [2, 3, 5])
+def test_two_drawn_views_are_never_the_same(views):
+    count = 600
+    vectors = np.tile(np.arange(7, dtype=np.float32)[None, :, None], (2 * count, 1, 1))
+    positions = tf.range(count)
+    seeds = tf.concat([example_seeds(0, 1, positions, view) for view in range(2)], axis=0)
+    drawn = cached_views.Draw(1, views, 2)(vectors, seeds).numpy()[:, 0].reshape(2, count)
+    assert (drawn[0] != drawn[1]).all()
+    for row in drawn:  # each as often
+        found, times = np.unique(row, return_counts=True)
+        np.testing.assert_array_equal(found, 1 + np.arange(views))
+        assert np.abs(times / count - 1 / views).max() < 0.08
+    assert len({tuple(pair) for pair in drawn.T}) == views * (views - 1)
+
+
+def test_a_drawn_view_is_one_of_its_own_image(rng):
+    vectors = rng.normal(size=(9, 4, 5)).astype(np.float32)
+    drawn = cached_views.Draw(2, 2, 1)(vectors, example_seeds(0, 0, tf.range(9), 0)).numpy()
+    for image, vector in zip(vectors, drawn, strict=True):
+        assert any((vector == view).all() for view in image[2:])
+
+
+def test_cached_vectors_are_what_the_encoder_says_of_the_views(encoder):
+    config = config_of(encoder, {"fit_kappa.cache_views": 2, **QUICK})
+    method, source = build_method(config), training.load_source(config, "digits", "test")
+    vectors = cached_views.embed_views(method, source, 2, 1)
+    assert vectors.shape == (400, 3, method.packed)
+    rows = np.array([0, 7, 399])
+    augmentation = training.augmentation_from_config(config)
+    views = augmentation(source.take(rows), example_seeds(config.seed, 0, rows, 1))
+    expected = method.encoder(views, training=False)
+    parts = method.frozen_parts(tf.constant(vectors[rows, 1]))
+    np.testing.assert_allclose(
+        parts["mean_direction"], expected["mean_direction"], rtol=1e-3, atol=1e-4
+    )
+    kappa = method.encoder.get_layer("concentration_head")(parts["seen"], training=False)
+    np.testing.assert_allclose(kappa, expected["concentration"], rtol=1e-3)
+    # Wide views are other views: damaged.
+    assert np.abs(vectors[:, 2] - vectors[:, 1]).max() > 0.1
+
+
+def test_the_loss_on_vectors_is_that_on_images(encoder, rng):
+    method = build_method(config_of(encoder, QUICK))
+    views = [tf.constant(rng.uniform(size=(6, 8, 8, 3)), tf.float32) for _ in range(3)]
+    on_images = method.loss(views)
+    on_vectors = method.loss([method.pack(view) for view in views])
+    for name, value in on_images.items():
+        np.testing.assert_allclose(on_vectors[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_only_kappa_changes(encoder, cached):
+    run = evaluation.load(cached, images=20)
+    before, after = evaluation.load(encoder, images=20).test_embeddings, run.test_embeddings
+    for name in ("features", "mean_direction"):
+        np.testing.assert_array_equal(after[name], before[name])
+    assert np.abs(after["concentration"] - before["concentration"]).max() > 1e-3
+    assert run.config.fit_kappa.cache_views == 3
+
+
+def test_a_stopped_fit_goes_on_bit_by_bit(encoder, cached, tmp_path, monkeypatch):
+    changes = {"fit_kappa.cache_views": 3, "epochs": 3, **QUICK}
+    make, steps = loop.make_train_step, []
+
+    def stopping(*arguments, **options):
+        step = make(*arguments, **options)
+
+        def counted(iterator):
+            steps.append(1)
+            if len(steps) == 6:  # in the middle of an epoch
+                os.kill(os.getpid(), signal.SIGTERM)
+            return step(iterator)
+
+        return counted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "make_train_step", stopping)
+        with pytest.raises(training.Interrupted, match="after step 6"):
+            training.fit_kappa(encoder, tmp_path, changes=changes)
+    training.fit_kappa(encoder, tmp_path, changes=changes)
+    assert_equal_weights(weights(tmp_path), weights(cached), rtol=0, atol=0)
+
+
+def test_too_many_views_are_refused_before_anything_is_written(encoder, tmp_path):
+    changes = {"fit_kappa.cache_views": 50, "data.memory_limit_gib": 0.01, **QUICK}
+    with pytest.raises(UserError, match=r"100 cached views of 1,397 images need .* --cache_views"):
+        training.fit_kappa(encoder, tmp_path / "run", changes=changes)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,215 @@
+"""Heads for encoders from elsewhere: Keras files and SavedModels become runs like any other."""
+
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from fitting import fit_head
+from foreign import foreign_cnn
+from states import assert_equal_weights, weights
+from tiny import tiny_config
+from untrained import make_run
+
+from tfvmf import evaluation, models, serving, training
+from tfvmf.errors import UserError
+from tfvmf.methods import build_method
+from tfvmf.training import loop
+from tfvmf.training.fit_kappa_config import config_of
+
+QUICK = {"epochs": 1, "monitor.every_epochs": 0.0, "concentration.views": "wide"}
+CNN = {"fit_kappa.features": "avg", "fit_kappa.input_range": "0..255"}
+
+
+@pytest.fixture(scope="module")
+def cnn():
+    return foreign_cnn()
+
+
+@pytest.fixture(scope="module")
+def keras_file(tmp_path_factory, cnn):
+    path = tmp_path_factory.mktemp("keras") / "cnn.keras"
+    cnn.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def saved_model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "cnn"
+    foreign_cnn(outputs="maps").export(path, verbose=False)
+    return path
+
+
+def fit(encoder, workdir, **changes):
+    training.fit_kappa(encoder, workdir, config=tiny_config(), changes={**QUICK, **changes})
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def keras_run(tmp_path_factory, keras_file):
+    original = tmp_path_factory.mktemp("moved") / "cnn.keras"
+    shutil.copy(keras_file, original)
+    workdir = fit(original, tmp_path_factory.mktemp("keras_run"), **CNN)
+    original.unlink()  # the run can do without
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def saved_run(tmp_path_factory, saved_model):
+    changes = {"fit_kappa.input_range": "0..255", "fit_kappa.level_layers": "stem,block"}
+    return fit(saved_model, tmp_path_factory.mktemp("saved_run"), **changes)
+
+
+@pytest.fixture(params=["keras_run", "saved_run"])
+def workdir(request):
+    return request.getfixturevalue(request.param)
+
+
+def expected_features(cnn, images):
+    resized = tf.image.resize(tf.cast(images, tf.float32), [24, 24])
+    return cnn(resized, training=False)[0].numpy()
+
+
+def test_features_and_directions_are_those_of_the_model(cnn, workdir):
+    run = evaluation.load(workdir, images=20)
+    features = expected_features(cnn, run.test.images(0, 20))
+    found = run.test_embeddings
+    np.testing.assert_allclose(found["features"], features, rtol=1e-4, atol=1e-5)
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    np.testing.assert_allclose(found["mean_direction"], unit, rtol=1e-4, atol=1e-5)
+    assert found["concentration"].std() > 0
+    assert run.score.name == "kappa"
+
+
+def test_the_weights_of_the_model_are_unchanged_bit_by_bit(cnn, keras_run, saved_run):
+    keras_encoder = training.load_method(keras_run)[1].encoder
+    for layer in keras_encoder.get_layer("trunk").layers:
+        original = cnn.get_layer(layer.name) if layer.weights else layer
+        for one, other in zip(layer.get_weights(), original.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+    kept = {v.name.split("/")[-1] + str(v.shape): v for v in models.resources(
+        training.load_method(saved_run)[1].encoder
+    )}  # fmt: skip
+    assert kept
+    known = [weight.tobytes() for weight in foreign_cnn(outputs="maps").get_weights()]
+    assert all(variable.numpy().tobytes() in known for variable in kept.values())
+
+
+def test_no_weight_of_the_model_is_trained_or_saved_again(workdir):
+    method = training.load_method(workdir)[1]
+    head = method.encoder.get_layer("concentration_head")
+    assert set(method.models) == {"concentration_head"}
+    assert [v.path for v in method.trainable_variables] == [
+        v.path for v in head.trainable_variables
+    ]
+    assert not method.encoder.get_layer("trunk").trainable_variables
+
+
+def test_the_head_sees_the_named_layers(keras_file, saved_run, tmp_path):
+    # Means and deviations of 8 + 16 channels.
+    assert head_inputs(saved_run) == 48
+    layers = {"fit_kappa.level_layers": "stem, block", **CNN}
+    workdir = fit(keras_file, tmp_path / "levels", **layers)
+    assert head_inputs(workdir) == 48
+    assert training.load_method(workdir)[0].concentration.levels == "all"
+
+
+def head_inputs(workdir):
+    method = training.load_method(workdir)[1]
+    return method.encoder.get_layer("concentration_head").input.shape[1]
+
+
+@pytest.mark.parametrize(("name", "suite"), [("keras_run", "probe"), ("saved_run", "cifar10c")])
+def test_suites_measure_it(request, name, suite):
+    run = evaluation.load(request.getfixturevalue(name), images=20)
+    results = evaluation.SUITES[suite](run)
+    assert (results["images"], results["method"]) == (20, "fit_kappa")
+
+
+def test_it_is_exported(workdir, tmp_path):
+    path = serving.export_model(workdir, tmp_path, calibrate_on="test")
+    run = evaluation.load(workdir, images=10)
+    served = serving.load(path).embed(run.test.images(0, 10))
+    for name, value in run.test_embeddings.items():
+        np.testing.assert_allclose(served[name], value, rtol=1e-3, atol=1e-4)
+
+
+def test_a_keras_encoder_is_exported_for_keras_too(keras_run, saved_run, tmp_path):
+    path = serving.export_model(keras_run, tmp_path / "keras", keras_file=True)
+    encoder = keras.saving.load_model(path / "assets.extra" / "encoder.keras")
+    run = evaluation.load(keras_run, images=10)
+    kappa = encoder(run.test.images(0, 10) / np.float32(255))["concentration"]
+    np.testing.assert_allclose(kappa, run.test_embeddings["concentration"], rtol=1e-4)
+    with pytest.raises(UserError, match="--keras"):
+        serving.export_model(saved_run, tmp_path / "saved", keras_file=True)
+
+
+def test_what_was_exported_is_an_encoder_again(keras_run, tmp_path):
+    # The signature takes uint8 images, and has a mean_direction of its own.
+    path = serving.export_model(keras_run, tmp_path / "models")
+    again = fit(path, tmp_path / "again")
+    before, after = (evaluation.load(w, images=10).test_embeddings for w in (keras_run, again))
+    for name in ("features", "mean_direction"):
+        np.testing.assert_allclose(after[name], before[name], rtol=1e-3, atol=1e-4)
+
+
+def test_our_own_keras_file_is_an_encoder(tmp_path):
+    run = make_run(tmp_path / "run")
+    encoder = training.load_method(run)[1].encoder
+    encoder.save(tmp_path / "encoder.keras")
+    fitted = fit(tmp_path / "encoder.keras", tmp_path / "fitted", **{"data.image_size": 16})
+    before, after = (evaluation.load(w, images=10).test_embeddings for w in (run, fitted))
+    for name in ("features", "mean_direction"):
+        np.testing.assert_allclose(after[name], before[name], rtol=1e-4, atol=1e-5)
+    assert np.abs(after["concentration"] - before["concentration"]).max() > 1e-3
+
+
+def test_a_fitted_run_gets_another_head(keras_run, tmp_path):
+    again = fit(keras_run, tmp_path / "again", **{"concentration.views": "augment"})
+    shutil.copytree(again, tmp_path / "elsewhere")  # a run may be moved
+    before, after = (
+        evaluation.load(w, images=10).test_embeddings for w in (keras_run, tmp_path / "elsewhere")
+    )
+    np.testing.assert_array_equal(after["mean_direction"], before["mean_direction"])
+    assert np.abs(after["concentration"] - before["concentration"]).max() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "changes"), [("keras_file", CNN), ("saved_model", {})])
+def test_kappa_becomes_five_times_the_cosine(request, name, changes, rng):
+    changes = {"model.hidden": 64, "concentration.views": "augment", **changes}
+    changes["fit_kappa.input_range"] = "0..255"
+    method = build_method(config_of(request.getfixturevalue(name), changes, tiny_config()))
+    colours = [rng.uniform(size=(24, 1, 1, 3)) ** 3 for _ in range(2)]
+    views = [
+        tf.constant(colour * rng.uniform(size=(24, 8, 8, 3)), tf.float32) for colour in colours
+    ]
+    cosines, kappas = fit_head(method, views)
+    for cosine, kappa in zip(cosines, kappas, strict=True):
+        assert np.abs(kappa - 5 * np.maximum(cosine, 0)).mean() < 0.1
+        assert np.std(cosine) > 0.05
+
+
+def test_replicas_fit_what_one_device_does(saved_model, tmp_path, two_replicas, monkeypatch):
+    changes = {"optimizer.name": "sgd", "optimizer.learning_rate": 0.1, "batch_size": 348}
+    changes["fit_kappa.input_range"] = "0..255"
+    monkeypatch.setattr(loop, "make_strategy", lambda *_, **__: two_replicas)
+    two = fit(saved_model, tmp_path / "two", **changes)
+    monkeypatch.undo()
+    one = fit(saved_model, tmp_path / "one", **changes)
+    assert_equal_weights(weights(one), weights(two), rtol=1e-3, atol=1e-4)
+
+
+def test_a_run_goes_on_only_with_the_same_model(keras_file, tmp_path):
+    path = tmp_path / "cnn.keras"
+    shutil.copy(keras_file, path)
+    workdir = fit(path, tmp_path / "run", **CNN)
+    assert fit(path, workdir, **CNN)  # finished: nothing happens
+    other = foreign_cnn()
+    other.get_layer("conv").kernel.assign(other.get_layer("conv").kernel * 2)
+    other.save(path)
+    with pytest.raises(UserError, match="fingerprint"):
+        fit(path, workdir, **CNN)
+    shutil.copy(path, workdir / "encoder.keras")
+    with pytest.raises(UserError, match="not the encoder"):
+        training.load_method(workdir)
