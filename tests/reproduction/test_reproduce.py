@@ -19,6 +19,8 @@ from tfvmf.reproduction.plan import make_plan
 from tfvmf.reproduction.tables import Results
 from tfvmf.training import loop
 
+pytestmark = pytest.mark.slow  # a minute or more: `make test-all`
+
 TABLE = EXPERIMENTS["table4"]
 
 

@@ -16,6 +16,8 @@ from tfvmf.methods import build_method
 from tfvmf.training import cached_views, loop
 from tfvmf.training.fit_kappa_config import config_of
 
+pytestmark = pytest.mark.slow  # a minute or more: `make test-all`
+
 QUICK = {"monitor.every_epochs": 0.0, "concentration.views": "wide", "concentration.levels": "all"}
 
 

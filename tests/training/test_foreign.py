@@ -18,6 +18,8 @@ from tfvmf.methods import build_method
 from tfvmf.training import loop
 from tfvmf.training.fit_kappa_config import config_of
 
+pytestmark = pytest.mark.slow  # a minute or more: `make test-all`
+
 QUICK = {"epochs": 1, "monitor.every_epochs": 0.0, "concentration.views": "wide"}
 CNN = {"fit_kappa.features": "avg", "fit_kappa.input_range": "0..255"}
 
