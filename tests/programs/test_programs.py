@@ -150,6 +150,7 @@ def test_train_then_evaluate_as_typed(tmp_path):
     assert (workdir / "eval" / "cifar10c" / "table.md").exists()
 
 
+@pytest.mark.slow
 def test_fit_kappa_to_a_keras_file_as_typed(tmp_path):
     foreign_cnn().save(tmp_path / "cnn.keras")
     small = [*TINY, "--config.monitor.query_images=50", "--config.monitor.bank_images=50"]
@@ -181,6 +182,7 @@ def test_fit_kappa_to_a_keras_file_as_typed(tmp_path):
     assert (tmp_path / "models" / "1" / "saved_model.pb").exists()
 
 
+@pytest.mark.slow
 def test_fit_kappa_to_features_as_typed(tmp_path, rng):
     np.savez(tmp_path / "mine.npz", features=rng.normal(size=(60, 3, 5)).astype(np.float32))
     flags = ["--encoder=mine.npz", "--config.batch_size=20", "--epochs=1"]
