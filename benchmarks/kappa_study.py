@@ -7,11 +7,13 @@ Embeds ordinary and wide views of training images once, then trains a concentrat
 row from these vectors, with the loss of `bin/fit_kappa`. Choices are made on the *validation*
 shifts of `benchmarks/shifts.py`, by
 
-- truth: the Spearman correlation of kappa with what it estimates, the cosine between the damaged
-  image and an ordinary view of the undamaged one, over images and severities; mean of the shifts.
+- lower: the share of damaged images whose kappa is below that of the image itself; mean over shifts
+  and severities.
 
 Only looked at are
 
+- truth: the Spearman correlation of kappa with what it estimates, the cosine between the damaged
+  image and an ordinary view of the undamaged one, over images and severities; mean of the shifts,
 - falls: mean Spearman correlation of severity and mean kappa (six points), for the shifts and for
   the corruptions of the suite (CIFAR-10-C protocol, generated),
 - images: the same over all images and severities of the suite, not their means,
@@ -54,6 +56,7 @@ _TEST = flags.DEFINE_integer("test", 500, "images of each test", lower_bound=10)
 _SEEDS = flags.DEFINE_integer("seeds", 3, "heads a row", lower_bound=1)
 
 COLUMNS = (
+    "lower",
     "truth",
     "falls, validation",
     "falls, suite",
@@ -169,6 +172,7 @@ def judge(row: Row, head: keras.Model, vectors: dict[str, Vectors]) -> dict[str,
             for which in ("clean", name)
         ]
         cosine = (np.concatenate(directions) * reference).sum(axis=-1)
+        found["lower"].append(float((kappas[1:] < kappas[0]).mean()))
         found["truth"].append(_rank(kappas.ravel(), cosine.ravel()))
         found["error"].append(float(np.abs(kappas / 5.0 - cosine).mean()))
         single[name] = _rank(severity, kappas.mean(axis=1))

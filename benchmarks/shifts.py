@@ -83,6 +83,45 @@ def hue(images: Images, severity: int) -> Images:
     return np.round((images - grey) @ matrix.T + grey).clip(0, 255).astype(np.uint8)
 
 
+def swirl(images: Images, severity: int) -> Images:
+    """Turned about the centre by 0.5 ... 2.5 radians there and not at all at the border."""
+    side = images.shape[1]
+    offsets = np.arange(side) - (side - 1) / 2.0
+    rows, columns = np.meshgrid(offsets, offsets, indexing="ij")
+    near = np.clip(1.0 - 2.0 * np.hypot(rows, columns) / side, 0.0, 1.0)
+    turn = 0.5 * severity * near
+    y = np.cos(turn) * rows - np.sin(turn) * columns + (side - 1) / 2.0
+    x = np.sin(turn) * rows + np.cos(turn) * columns + (side - 1) / 2.0
+    return images[:, np.round(y).astype(int), np.round(x).astype(int)]
+
+
+def lines(images: Images, severity: int) -> Images:
+    """Rows of pixels blackened, one in 16, 8, 4, 3, 2."""
+    ruled = images.copy()
+    ruled[:, :: (16, 8, 4, 3, 2)[severity - 1]] = 0
+    return ruled
+
+
+def dither(images: Images, severity: int) -> Images:
+    """Blended with its halftone, black and white by an ordered 4x4 pattern: 20 ... 100 %."""
+    pattern = np.array([[0, 8, 2, 10], [12, 4, 14, 6], [3, 11, 1, 9], [15, 7, 13, 5]])
+    side = images.shape[1]
+    repeats = -(-side // 4)
+    threshold = (np.tile(pattern, (repeats, repeats))[:side, :side, None] + 0.5) * 16.0
+    halftone = np.where(images > threshold, 255.0, 0.0)
+    share = 0.2 * severity
+    return np.round((1.0 - share) * images + share * halftone).astype(np.uint8)
+
+
+def sketch(images: Images, severity: int) -> Images:
+    """Blended with its outlines, dark on white: 20 ... 100 %."""
+    values = images.astype(float)
+    edges = np.hypot(ndimage.sobel(values, axis=1), ndimage.sobel(values, axis=2))
+    drawing = 255.0 - np.clip(edges / 2.0, 0.0, 255.0)
+    share = 0.2 * severity
+    return np.round((1.0 - share) * values + share * drawing).astype(np.uint8)
+
+
 SHIFTS: dict[str, Callable[[Images, int], Images]] = {
     "rotation": rotation,
     "shear": shear,
@@ -92,4 +131,8 @@ SHIFTS: dict[str, Callable[[Images, int], Images]] = {
     "solarise": solarise,
     "posterise": posterise,
     "hue": hue,
+    "swirl": swirl,
+    "lines": lines,
+    "dither": dither,
+    "sketch": sketch,
 }

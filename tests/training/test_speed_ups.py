@@ -6,7 +6,7 @@ import tensorflow as tf
 from tiny import tiny_config
 
 from tfvmf import training
-from tfvmf.models import BatchNorm
+from tfvmf.models import BatchNorm, convolution
 from tfvmf.training import inputs
 
 
@@ -48,4 +48,9 @@ def test_both_views_at_once(fast, tmp_path, monkeypatch):
         return [(make, 1) for make, count in together(*arguments) for _ in range(count)]
 
     monkeypatch.setattr(inputs, "views_of", one_by_one)
+    np.testing.assert_allclose(losses(tmp_path), fast, rtol=1e-5)
+
+
+def test_filter_gradients_as_products(fast, tmp_path, monkeypatch):
+    monkeypatch.setattr(convolution, "_MANY", 1)
     np.testing.assert_allclose(losses(tmp_path), fast, rtol=1e-5)

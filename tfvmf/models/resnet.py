@@ -6,6 +6,7 @@ import keras
 from keras import layers
 
 from tfvmf.models.batch_norm import BatchNorm
+from tfvmf.models.convolution import Convolution
 from tfvmf.models.dropout import Dropout
 
 STEMS = ("cifar", "imagenet")
@@ -85,7 +86,7 @@ def _conv_norm(
     x: keras.KerasTensor, channels: int, kernel: int, stride: int, name: str
 ) -> keras.KerasTensor:
     """Convolution without bias, then batch norm."""
-    x = layers.Conv2D(
+    x = Convolution(
         channels,
         kernel,
         strides=stride,

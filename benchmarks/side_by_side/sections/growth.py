@@ -113,12 +113,14 @@ def draw(path: pathlib.Path, panels: dict[str, list[Point]], base: Problem) -> N
         figure, grid = plots.plt.subplots(2, 2, figsize=(9, 6), layout="constrained")
         for (title, points), axis in zip(panels.items(), grid.flat, strict=True):
             values = [point.value for point in points]
-            axis.plot(values, [p.seconds for p in points], "o-", color=plots.BLUE)
-            axis.set(xlabel=title, ylim=(0, None))
+            seconds = [point.seconds for point in points]
+            gibibytes = [point.peak / 1024 for point in points]
+            axis.plot(values, seconds, "o-", color=plots.BLUE)
+            axis.set(xlabel=title, ylim=(0, 1.1 * max(seconds)))
             axis.set_ylabel("seconds a step", color=plots.BLUE)
             memory = axis.twinx()
-            memory.plot(values, [p.peak / 1024 for p in points], "s--", color=plots.ORANGE)
-            memory.set_ylim(0, None)
+            memory.plot(values, gibibytes, "s--", color=plots.ORANGE)
+            memory.set_ylim(0, 1.1 * max(gibibytes))
             memory.set_ylabel("peak memory, GiB", color=plots.ORANGE)
             memory.grid(False)
             memory.spines["right"].set_visible(True)
