@@ -116,23 +116,44 @@ def dither(images: Images, severity: int) -> Images:
 def sketch(images: Images, severity: int) -> Images:
     """Blended with its outlines, dark on white: 20 ... 100 %."""
     values = images.astype(float)
-    edges = np.hypot(ndimage.sobel(values, axis=1), ndimage.sobel(values, axis=2))
-    drawing = 255.0 - np.clip(edges / 2.0, 0.0, 255.0)
+    edges = np.hypot(*np.gradient(values, axis=(1, 2)))
+    drawing = 255.0 - np.clip(5.0 * edges, 0.0, 255.0)
     share = 0.2 * severity
     return np.round((1.0 - share) * values + share * drawing).astype(np.uint8)
 
 
-SHIFTS: dict[str, Callable[[Images, int], Images]] = {
-    "rotation": rotation,
-    "shear": shear,
-    "occlusion": occlusion,
-    "tiles": tiles,
-    "channels": channels,
-    "solarise": solarise,
-    "posterise": posterise,
-    "hue": hue,
-    "swirl": swirl,
-    "lines": lines,
-    "dither": dither,
-    "sketch": sketch,
+def low_rank(images: Images, severity: int) -> Images:
+    """Each channel, a matrix, by its largest 10, 7, 5, 3, 2 singular values."""
+    rank = (10, 7, 5, 3, 2)[severity - 1]
+    left, values, right = np.linalg.svd(np.moveaxis(images, -1, 1).astype(np.float32))
+    product = left[..., :rank] * values[..., None, :rank] @ right[..., :rank, :]
+    return np.moveaxis(np.round(product).clip(0, 255), 1, -1).astype(np.uint8)
+
+
+def opening(images: Images, severity: int) -> Images:
+    """Bright details narrower than 2 ... 6 pixels taken away (morphological opening)."""
+    size = severity + 1
+    return ndimage.grey_opening(images, size=(1, size, size, 1))
+
+
+def enlarged(images: Images, severity: int) -> Images:
+    """The middle, 85 ... 25 % of the side, enlarged to the whole."""
+    side = images.shape[1]
+    reach = (side - 1) / 2.0
+    places = reach + np.linspace(-reach, reach, side) * (1.0 - 0.15 * severity)
+    low = np.floor(places).astype(int).clip(0, side - 2)
+    share = places - low
+    for axis in (1, 2):
+        weight = np.expand_dims(share, tuple(a for a in range(4) if a != axis))
+        first, second = np.take(images, low, axis), np.take(images, low + 1, axis)
+        images = (1.0 - weight) * first + weight * second
+    return np.round(images).astype(np.uint8)
+
+
+FAMILIES: dict[str, tuple[Callable[[Images, int], Images], ...]] = {
+    "places": (rotation, shear, swirl, tiles),
+    "colours": (channels, hue, solarise, posterise),
+    "edges": (occlusion, lines, dither, sketch),  # more of them
+    "detail": (low_rank, opening, enlarged),  # less of it
 }
+SHIFTS = {shift.__name__: shift for family in FAMILIES.values() for shift in family}
