@@ -1,10 +1,9 @@
 """Views from a wider world than the augmentations, to show a concentration head.
 
 An encoder that never sees a badly damaged picture cannot learn to doubt one. These views are
-damaged in ways that no test of tfvmf uses (no noise, no blur, no weather, no compression): cut down
-to a few pixels, passed through a random filter, or given the spectrum of another image. What the
-head is to say of them is not taught by hand: it is the measured cosine with an ordinary view.
-docs/kappa.md has what was tried.
+damaged in ways that no test of tfvmf uses (no noise, no blur, no weather, no compression): passed
+through a random filter, or given the spectrum of another image. What the head is to say of them is
+not taught by hand: it is the measured cosine with an ordinary view. What was tried: docs/kappa.md.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ from tfvmf.data import image_ops
 from tfvmf.data.augment import Augmentation
 
 KINDS = ("mix", "patch", "crop", "filter", "spectrum")
-DEFAULT_KINDS = ("crop", "filter", "spectrum")
+DEFAULT_KINDS = ("filter", "spectrum")
 # Each parameter has its own column of random numbers. Append only.
 _COLUMNS = ("kind", "strength", "top", "left")
 _SALT = 0x5DEECE66  # draws other numbers than the augmentation does from the same seeds

@@ -15,7 +15,7 @@ from tfvmf.methods.encoders import base_method, is_foreign, takes_features
 from tfvmf.training import frozen, run_directory
 
 _EPOCHS = 2
-_CACHED_EPOCHS = 20  # which need no forward passes of the encoder
+_CACHED_EPOCHS = 8  # which need no forward passes of the encoder; docs/kappa.md
 _OF_MODELS = ("features", "input_range", "level_layers")  # flags, and settings of fit_kappa
 
 
