@@ -70,6 +70,7 @@ def test_a_bad_flag_is_one_line_and_code_2(flag, message):
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_quick_section_is_printed_and_written(tmp_path):
     result = bench("--quick", "--sections=limit", f"--out={tmp_path}")
     assert result.returncode == 0, result.stderr

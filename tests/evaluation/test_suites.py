@@ -54,6 +54,7 @@ def test_cifar10c_reads_files_in_the_official_layout(run, workdir, tmp_path):
         evaluation.SUITES["cifar10c"](evaluation.load(workdir, corrupted_dir=str(tmp_path)))
 
 
+@pytest.mark.slow
 def test_cifar10c_fills_a_directory_on_request(run, workdir, tmp_path):
     generated = evaluation.SUITES["cifar10c"](run)
     place = str(tmp_path / "corrupted")
@@ -88,6 +89,7 @@ def cifar10_run(tmp_path, rng):
     return trained(tmp_path / "run", **changes)
 
 
+@pytest.mark.slow
 def test_cifar10c_reads_tfds(cifar10_run, tmp_path):
     suite = evaluation.SUITES["cifar10c"]
     generated = suite(evaluation.load(cifar10_run))
@@ -113,6 +115,7 @@ def test_other_data_say_so(run, workdir):
     assert "not CIFAR-10's" in (workdir / "eval" / "cifar10c" / "table.md").read_text()
 
 
+@pytest.mark.slow
 def test_along_training_measures_every_checkpoint(tmp_path):
     training.train(tiny_config(), trained(tmp_path), force_config=True)
     run = evaluation.load(tmp_path, images=10)
@@ -140,6 +143,7 @@ def test_curves_are_drawn(run, workdir):
     assert matplotlib.image.imread(workdir / "eval" / "curves" / "curves.png").std() > 0.01
 
 
+@pytest.mark.slow
 def test_a_method_without_concentration_is_followed_by_its_feature_norm(tmp_path):
     run = evaluation.load(trained(tmp_path, method="simclr"), images=10)
     results = evaluation.SUITES["cifar10c"](run)

@@ -196,6 +196,7 @@ def test_fit_kappa_to_features_as_typed(tmp_path, rng):
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_export_then_embed_as_typed(tmp_path):
     make_run(tmp_path / "run")
     flags = ["--workdir=run", "--output_dir=models", "--calibrate_on=test", "--reject_below=0.1"]
@@ -218,6 +219,7 @@ def test_export_then_embed_as_typed(tmp_path):
     assert (tmp_path / "out.png").exists()
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
     command = [ROOT / "bin" / "train", "--workdir=run", "--config.epochs=200", *TINY]
     command += ["--config.log_every_steps=1", "--config.monitor.every_epochs=0"]

@@ -17,6 +17,7 @@ def differ(first, second):
     return any(np.abs(a - b).max() > 1e-3 for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.slow
 def test_members_of_other_seeds(tmp_path, monkeypatch):
     config = tiny_config(epochs=1, **{"ensemble.members": 2, "monitor.every_epochs": 0.0})
     training.train(config, tmp_path)

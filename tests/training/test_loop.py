@@ -59,7 +59,8 @@ class Stop:
 
 
 @pytest.mark.parametrize(
-    ("signum", "code", "after"), [(signal.SIGTERM, 143, 3), (signal.SIGINT, 130, 5)]
+    ("signum", "code", "after"),
+    [(signal.SIGTERM, 143, 3), pytest.param(signal.SIGINT, 130, 5, marks=pytest.mark.slow)],
 )
 def test_a_stopped_run_goes_on_bit_by_bit(finished, tmp_path, monkeypatch, signum, code, after):
     with monkeypatch.context() as patch:
@@ -73,7 +74,9 @@ def test_a_stopped_run_goes_on_bit_by_bit(finished, tmp_path, monkeypatch, signu
     assert steps == sorted(set(steps))
 
 
-@pytest.mark.parametrize("method", ["simclr_vmf", "mc_infonce"])
+@pytest.mark.parametrize(
+    "method", ["simclr_vmf", pytest.param("mc_infonce", marks=pytest.mark.slow)]
+)
 def test_replicas_compute_what_one_device_does(method, tmp_path, two_replicas, monkeypatch):
     # Not Adam: it divides by the gradient's size and so makes rounding errors as large as steps.
     changes = {"method": method, "batch_size": 348, "epochs": 1, "mc_infonce.n_samples": 4}
@@ -166,6 +169,7 @@ def test_other_methods_and_optimizers_train(tmp_path, method, optimizer):
     )
 
 
+@pytest.mark.slow
 def test_unlabelled_images_train_while_labelled_ones_are_watched(tmp_path, rng):
     path = tmp_path / "mine.npz"
     np.savez(path, images=rng.integers(0, 256, (40, 9, 9), np.uint8))

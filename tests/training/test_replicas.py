@@ -38,7 +38,11 @@ TRAIN = [
     ("method", "changes"),
     [
         # Wide enough that no image has dead units only: a direction of length 0 has no gradient.
-        ("byol_vmf", {"model.dropout": 0.2, "model.hidden": 64, "model.width": 8}),
+        pytest.param(
+            "byol_vmf",
+            {"model.dropout": 0.2, "model.hidden": 64, "model.width": 8},
+            marks=pytest.mark.slow,
+        ),
         (
             "swav_vmf",
             {
