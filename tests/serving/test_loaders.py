@@ -117,6 +117,7 @@ def test_tensorflow_in_a_fresh_process_without_tfvmf(exported, digits, tmp_path)
     assert_equal_to_training(np.load(tmp_path / "out.npz"), exported.expected(digits[:9]))
 
 
+@pytest.mark.slow
 def test_ten_thousand_fuzzed_byte_strings_do_not_crash_the_process(exported, tmp_path):
     done = python(FUZZ, exported.path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]

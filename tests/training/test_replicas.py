@@ -43,7 +43,7 @@ TRAIN = [
             {"model.dropout": 0.2, "model.hidden": 64, "model.width": 8},
             marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "swav_vmf",
             {
                 "swav.queue": 348,
@@ -53,6 +53,7 @@ TRAIN = [
                 "model.hidden": 64,
                 "model.width": 8,
             },
+            marks=pytest.mark.slow,
         ),
     ],
 )
