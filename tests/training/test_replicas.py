@@ -38,12 +38,8 @@ TRAIN = [
     ("method", "changes"),
     [
         # Wide enough that no image has dead units only: a direction of length 0 has no gradient.
-        pytest.param(
-            "byol_vmf",
-            {"model.dropout": 0.2, "model.hidden": 64, "model.width": 8},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
+        ("byol_vmf", {"model.dropout": 0.2, "model.hidden": 64, "model.width": 8}),
+        (
             "swav_vmf",
             {
                 "swav.queue": 348,
@@ -53,10 +49,10 @@ TRAIN = [
                 "model.hidden": 64,
                 "model.width": 8,
             },
-            marks=pytest.mark.slow,
         ),
     ],
 )
+@pytest.mark.slow
 def test_two_replicas_compute_what_one_does(method, changes, tmp_path, two_replicas, monkeypatch):
     """Target network, dropout, queue and local views; `benchmarks/equality.py` does the rest."""
     # Two blocks instead of four: the graph of two replicas takes its time.
