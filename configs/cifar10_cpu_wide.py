@@ -3,11 +3,13 @@
     bin/train --config=configs/cifar10_cpu_wide.py --data_dir=DIR
 
 Not the paper's recipe: see docs/kappa.md. The encoder is trained as in `cifar10_cpu`, a step costs
-one more view. The numbers in docs/kappa.md are of the same head fitted afterwards,
+one more view (134 image pairs a second where `cifar10_cpu` has 190). After 1 epoch its kappa has a
+mean Spearman correlation of -0.83 over the 18 corruptions (CIFAR-10-C protocol, generated); 16 epochs
+were not measured. The same head fitted afterwards,
 
-    bin/fit_kappa --encoder=runs/cifar10_cpu-simclr_vmf
+    bin/fit_kappa --encoder=runs/cifar10_cpu-simclr_vmf --cache_views=2
 
-which takes minutes; this joint run has not been measured on CIFAR-10.
+takes minutes.
 """
 
 import ml_collections
