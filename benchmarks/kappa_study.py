@@ -38,14 +38,15 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 from scipy import stats
-from sklearn import metrics
 
 from benchmarks.kappa_vectors import Embedding, Vectors, collect
-from benchmarks.shifts import FAMILIES, SEVERITIES, SHIFTS
+from benchmarks.shifts import FAMILIES, SHIFTS
 from tfvmf import models
 from tfvmf.config import default_config
 from tfvmf.data.corruptions import CORRUPTIONS
 from tfvmf.data.wide import DEFAULT_KINDS, KINDS
+from tfvmf.evaluation.correlation import correlate
+from tfvmf.evaluation.ood_scores import detection
 from tfvmf.methods.base import concentration_terms
 from tfvmf.models import resnet
 from tfvmf.training.checkpoints import load_method
@@ -102,6 +103,12 @@ ROWS = [
     *(Row("all", DEFAULT_KINDS, steps) for steps in (100, 400, 1600)),
     Row("last", DEFAULT_KINDS),
 ]
+
+flags.register_validator(
+    "rows",
+    lambda rows: all(row.isdecimal() and 1 <= int(row) <= len(ROWS) for row in rows),
+    f"numbers from 1 to {len(ROWS)}, separated by commas",
+)
 
 
 def fit(
@@ -162,11 +169,8 @@ def judge(row: Row, head: keras.Model, vectors: dict[str, Vectors]) -> dict[str,
         return np.concatenate([kappa(f"{group}_clean")[None], kappa(f"{group}_{name}")])
 
     def auroc(name: str) -> float:
-        known, foreign = kappa("validation_clean"), kappa(name)
-        labels = np.repeat([0, 1], [len(known), len(foreign)])
-        return float(metrics.roc_auc_score(labels, -np.concatenate([known, foreign])))
+        return detection(-kappa("validation_clean"), -kappa(name))["auroc"]
 
-    severity = np.arange(len(SEVERITIES) + 1)
     reference = vectors["validation_view"]["mean_direction"]
     found: dict[str, list[float]] = {column: [] for column in COLUMNS}
     single, lower = {}, {}
@@ -178,15 +182,15 @@ def judge(row: Row, head: keras.Model, vectors: dict[str, Vectors]) -> dict[str,
         ]
         cosine = (np.concatenate(directions) * reference).sum(axis=-1)
         lower[name] = float((kappas[1:] < kappas[0]).mean())
-        found["truth"].append(_rank(kappas.ravel(), cosine.ravel()))
+        found["truth"].append(float(stats.spearmanr(kappas.ravel(), cosine.ravel())[0]))
         found["error"].append(float(np.abs(kappas / 5.0 - cosine).mean()))
-        single[name] = _rank(severity, kappas.mean(axis=1))
+        single[name] = correlate(kappas, rounds=1).spearman
         found["falls, validation"].append(single[name])
     for name in CORRUPTIONS:
-        kappas = damaged("suite", name)
-        single[name] = _rank(severity, kappas.mean(axis=1))
-        found["falls, suite"].append(single[name])
-        found["images, suite"].append(_rank(np.repeat(severity, kappas.shape[1]), kappas.ravel()))
+        correlation = correlate(damaged("suite", name), rounds=1)
+        single[name] = correlation.spearman
+        found["falls, suite"].append(correlation.spearman)
+        found["images, suite"].append(correlation.per_image)
     families = {
         family: float(np.mean([lower[shift.__name__] for shift in members]))
         for family, members in FAMILIES.items()
@@ -202,11 +206,6 @@ def judge(row: Row, head: keras.Model, vectors: dict[str, Vectors]) -> dict[str,
 def _key(row: Row) -> str:
     """Which vectors the head sees."""
     return "levels" if row.levels == "all" else "features"
-
-
-def _rank(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's correlation."""
-    return float(stats.spearmanr(first, second)[0])
 
 
 def main(argv: Sequence[str]) -> None:

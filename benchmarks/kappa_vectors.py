@@ -11,9 +11,9 @@ import ml_collections
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.shifts import SEVERITIES, SHIFTS
+from benchmarks.shifts import SHIFTS
 from tfvmf.counter_random import example_seeds
-from tfvmf.data.corruptions import CORRUPTIONS, corrupt
+from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from tfvmf.data.wide import KINDS, WideViews
 from tfvmf.models.levels import Levels
 from tfvmf.training.inputs import augmentation_from_config, load_source

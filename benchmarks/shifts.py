@@ -10,7 +10,6 @@ import numpy as np
 from scipy import ndimage
 
 Images = np.ndarray
-SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def rotation(images: Images, severity: int) -> Images:

@@ -1,5 +1,6 @@
 """What every section is given: how long to measure, where to write, how to start workers."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
@@ -35,11 +36,11 @@ class Bench:
         name: str,
         candidates: Candidates,
         environment: Mapping[str, str] | None = None,
-    ) -> Worker:
-        """Starts a process with candidates."""
+    ) -> contextlib.AbstractContextManager[Worker]:
+        """Starts a process with candidates, which ends with the context."""
         logs = self.directory / "logs"
-        return Worker(
-            name, candidates, directory=logs, threads=self.threads, environment=environment
+        return contextlib.closing(
+            Worker(name, candidates, directory=logs, threads=self.threads, environment=environment)
         )
 
     def interleave(

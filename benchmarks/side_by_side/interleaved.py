@@ -13,8 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -205,14 +204,3 @@ class Worker:
             last = next((text for text in reversed(written) if text.strip()), "")
             raise WorkerFailed(f"{self._log} ended with {code}: {last.strip()}")
         return json.loads(line)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

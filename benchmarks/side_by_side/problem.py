@@ -51,6 +51,17 @@ class Problem:
         """In the table."""
         return f"{self.network}, batch {self.batch}"
 
+    def config_changes(self) -> dict[str, Any]:
+        """As dotted settings of a run."""
+        return {
+            "batch_size": self.batch,
+            "data.image_size": self.image_size,
+            "model.backbone": self.backbone,
+            "model.width": self.width,
+            "model.dimension": self.dimension,
+            "model.hidden": self.hidden,
+        }
+
     def settings(self) -> dict[str, Any]:
         """As keywords of a candidate."""
         return dataclasses.asdict(self)

@@ -34,13 +34,7 @@ def config_of(
     """The settings of a run; `changes` are dotted ones."""
     config = default_config()
     config.method = method
-    config.batch_size = problem.batch
-    config.data.image_size = problem.image_size
-    config.model.backbone = problem.backbone
-    config.model.width = problem.width
-    config.model.dimension = problem.dimension
-    config.model.hidden = problem.hidden
-    config.update_from_flattened_dict(changes or {})
+    config.update_from_flattened_dict({**problem.config_changes(), **(changes or {})})
     return config
 
 

@@ -1,3 +1,5 @@
+import contextlib
+
 import pytest
 
 from benchmarks.side_by_side.interleaved import (
@@ -61,7 +63,7 @@ def test_a_ratio_is_of_the_same_round():
 
 def test_a_worker_measures_inside_its_process_and_sleeps_otherwise(tmp_path):
     candidates = {"short": (SLEEP, {"seconds": 0.05}), "long": (SLEEP, {"seconds": 0.2})}
-    with Worker("sleeper", candidates, directory=tmp_path) as worker:
+    with contextlib.closing(Worker("sleeper", candidates, directory=tmp_path)) as worker:
         assert 0.05 <= worker.run("short") < 0.2
         assert worker.runs["long"](1) >= 0.2
         assert worker.run("short", 3) >= 0.15
@@ -77,7 +79,7 @@ def test_a_worker_that_fails_says_why(tmp_path):
     }
     for name, (candidate, reason) in reasons.items():
         with (
-            Worker(name, {name: candidate}, directory=tmp_path) as worker,
+            contextlib.closing(Worker(name, {name: candidate}, directory=tmp_path)) as worker,
             pytest.raises(WorkerFailed, match=f"{name}.log {reason}"),
         ):
             worker.run(name)

@@ -5,7 +5,7 @@ import pytest
 from scipy import ndimage
 
 from benchmarks import kappa_study, shifts
-from tfvmf.data.corruptions import CORRUPTIONS
+from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.data.wide import KINDS
 
 ROW = kappa_study.Row("all", ("crop",), steps=200)
@@ -63,7 +63,7 @@ def test_shifts_damage_more_and_more(name):
     noise = np.random.default_rng(0).uniform(0, 255, (20, 32, 32, 3))
     smooth = ndimage.gaussian_filter(noise, (0, 2, 2, 0))
     images = np.interp(smooth, (smooth.min(), smooth.max()), (0, 255)).astype(np.uint8)
-    damaged = [shifts.SHIFTS[name](images, severity) for severity in shifts.SEVERITIES]
+    damaged = [shifts.SHIFTS[name](images, severity) for severity in SEVERITIES]
     assert all(each.shape == images.shape and each.dtype == np.uint8 for each in damaged)
     distances = [np.abs(each.astype(float) - images).mean() for each in damaged]
     assert distances[0] > 0

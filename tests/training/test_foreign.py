@@ -29,20 +29,6 @@ def cnn():
     return foreign_cnn()
 
 
-@pytest.fixture(scope="module")
-def keras_file(tmp_path_factory, cnn):
-    path = tmp_path_factory.mktemp("keras") / "cnn.keras"
-    cnn.save(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def saved_model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("saved") / "cnn"
-    foreign_cnn(outputs="maps").export(path, verbose=False)
-    return path
-
-
 def fit(encoder, workdir, **changes):
     training.fit_kappa(encoder, workdir, config=tiny_config(), changes={**QUICK, **changes})
     return workdir

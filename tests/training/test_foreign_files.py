@@ -18,20 +18,6 @@ from tfvmf.training.fit_kappa_config import config_of
 CNN = {"fit_kappa.features": "avg", "fit_kappa.input_range": "0..255"}
 
 
-@pytest.fixture(scope="module")
-def keras_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("keras") / "cnn.keras"
-    foreign_cnn().save(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def saved_model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("saved") / "cnn"
-    foreign_cnn(outputs="maps").export(path, verbose=False)
-    return path
-
-
 class Twice(tf.Module):
     """Two functions: no signature is the obvious one."""
 

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 
@@ -50,7 +51,7 @@ def test_a_tail_of_garbage_is_left_out(tmp_path, tail):
 
 def test_tensorboard_forgets_what_a_restart_writes_again(tmp_path):
     def write(start, steps):
-        with MetricsWriter(tmp_path, step=start) as writer:
+        with contextlib.closing(MetricsWriter(tmp_path, step=start)) as writer:
             for step in steps:
                 writer.write(step, {"loss": 10.0 * start + step})
 
@@ -67,7 +68,8 @@ def test_tensorboard_forgets_what_a_restart_writes_again(tmp_path):
 
 
 def test_a_full_disk_is_told_in_a_line(tmp_path):
-    with MetricsWriter(tmp_path, step=0) as writer, open("/dev/full", "w") as full:
+    writer = MetricsWriter(tmp_path, step=0)
+    with contextlib.closing(writer), open("/dev/full", "w") as full:
         os.dup2(full.fileno(), writer._file.fileno())
         with pytest.raises(UserError, match=r"metrics.jsonl cannot be written: No space left"):
             writer.write(1, {"loss": 1.0})

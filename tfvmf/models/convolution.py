@@ -1,7 +1,6 @@
 """Convolution whose filter gradient is a matrix product where that is faster."""
 
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -20,15 +19,18 @@ class Convolution(keras.layers.Conv2D):
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """What Keras calls to convolve [B, H, W, C] with [h, w, C, K]."""
-        kernel = tf.convert_to_tensor(kernel)
-        if self._suits(inputs.dtype) and tuple(kernel.shape[:2]) == (3, 3):
-            return _convolve(inputs, kernel)
+        plain = (
+            self.kernel_size == (3, 3)
+            and self.strides == self.dilation_rate == (1, 1)
+            and self.padding == "same"
+            and self.data_format == "channels_last"
+            and self.groups == 1
+            and inputs.dtype == tf.float32
+        )
+        many = min(inputs.shape[-1], self.filters) >= _MANY
+        if plain and many and not tf.config.list_logical_devices("GPU"):
+            return _convolve(inputs, tf.convert_to_tensor(kernel))
         return super().convolution_op(inputs, kernel)
-
-    def _suits(self, dtype: Any) -> bool:
-        plain = self.strides == (1, 1) and self.dilation_rate == (1, 1) and self.padding == "same"
-        many = min(self.filters, self.kernel.shape[2]) >= _MANY
-        return plain and many and dtype == tf.float32 and not tf.config.list_logical_devices("GPU")
 
 
 @tf.custom_gradient

@@ -6,6 +6,7 @@ is a graph.
 
 import pathlib
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -59,13 +60,8 @@ def load_keras(path: pathlib.Path, features: str, chosen: dict[str, str]) -> ker
             raise UserError(f"--{flag}={name}: the layer has several outputs")
         return output
 
-    if not features:
-        features = choose(list(outputs), str(path))
-    picked = {"features": tensor(features, "features")}
-    if "mean_direction" in outputs:
-        picked["mean_direction"] = outputs["mean_direction"]
-    picked |= {key: tensor(name, "level_layers") for key, name in chosen.items()}
-    return keras.Model(inputs[0], picked, name="trunk")
+    features = features or choose(list(outputs), str(path))
+    return _trunk(inputs[0], outputs, features, chosen, tensor)
 
 
 def load_saved_model(path: pathlib.Path, features: str, chosen: dict[str, str]) -> keras.Model:
@@ -88,11 +84,8 @@ def load_saved_model(path: pathlib.Path, features: str, chosen: dict[str, str]) 
             )
         return outputs[name]
 
-    picked = {"features": tensor(features or choose(list(outputs), str(path)), "features")}
-    if "mean_direction" in outputs:
-        picked["mean_direction"] = outputs["mean_direction"]
-    picked |= {key: tensor(name, "level_layers") for key, name in chosen.items()}
-    return keras.Model(inputs, picked, name="trunk")
+    features = features or choose(list(outputs), str(path))
+    return _trunk(inputs, outputs, features, chosen, tensor)
 
 
 class SavedFunction(keras.layers.Layer):
@@ -154,6 +147,21 @@ def resources(encoder: keras.Model) -> list[tf.Variable]:
         elif isinstance(layer, keras.Model):
             found += resources(layer)
     return found
+
+
+def _trunk(
+    inputs: keras.KerasTensor,
+    outputs: dict[str, keras.KerasTensor],
+    features: str,
+    chosen: dict[str, str],
+    tensor: Callable[[str, str], keras.KerasTensor],
+) -> keras.Model:
+    """The model of what was asked for; `tensor` finds it by its name, for a flag."""
+    picked = {"features": tensor(features, "features")}
+    if "mean_direction" in outputs:
+        picked["mean_direction"] = outputs["mean_direction"]
+    picked |= {key: tensor(name, "level_layers") for key, name in chosen.items()}
+    return keras.Model(inputs, picked, name="trunk")
 
 
 def _function(loaded: Any, path: pathlib.Path) -> Any:

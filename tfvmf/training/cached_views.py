@@ -18,7 +18,12 @@ from tfvmf.data.vectors import VectorSource, check_memory, load_vectors
 from tfvmf.methods import Method
 from tfvmf.methods.fit_kappa import FitKappa
 from tfvmf.progress import Progress
-from tfvmf.training.inputs import Inputs, augmentation_from_config, image_inputs
+from tfvmf.training.inputs import (
+    Inputs,
+    augmentation_from_config,
+    image_inputs,
+    memory_limit,
+)
 from tfvmf.training.monitor import spread
 from tfvmf.training.step import Views
 
@@ -76,7 +81,7 @@ def view_inputs(config: ml_collections.ConfigDict, *, length: int) -> Inputs:
     known = images.source
     check_memory(
         (known.size, count + wide, length),
-        int(config.data.memory_limit_gib * 2**30),
+        memory_limit(config),
         f"{count + wide} cached views of {known.size:,} images",
         "lower --cache_views",
     )
@@ -98,9 +103,7 @@ def view_inputs(config: ml_collections.ConfigDict, *, length: int) -> Inputs:
 
 def feature_inputs(config: ml_collections.ConfigDict) -> Inputs:
     """Features that were cached elsewhere; watched on those of images that are held out."""
-    sources = load_vectors(
-        config.fit_kappa.encoder, memory_limit=int(config.data.memory_limit_gib * 2**30)
-    )
+    sources = load_vectors(config.fit_kappa.encoder, memory_limit=memory_limit(config))
     return Inputs(
         source=sources["train"],
         views=lambda method: _views(sources["train"], method),

@@ -42,6 +42,11 @@ def image_inputs(config: ml_collections.ConfigDict) -> Inputs:
     )
 
 
+def memory_limit(config: ml_collections.ConfigDict) -> int:
+    """Bytes that a run's data may take."""
+    return int(config.data.memory_limit_gib * 2**30)
+
+
 def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> data.Source:
     """Opens a source at the size and place that a run's configuration says."""
     return data.load_source(
@@ -49,7 +54,7 @@ def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> dat
         split,
         data_dir=config.data.data_dir,
         image_size=config.data.image_size,
-        memory_limit=int(config.data.memory_limit_gib * 2**30),
+        memory_limit=memory_limit(config),
     )
 
 

@@ -125,7 +125,9 @@ def train_run(
             monitor=material.monitor(method),
             checkpoints=checkpoints,
             batch_size=config.batch_size,
-            writer=stack.enter_context(MetricsWriter(workdir, step=start)) if chief else None,
+            writer=stack.enter_context(contextlib.closing(MetricsWriter(workdir, step=start)))
+            if chief
+            else None,
             snapshot=functools.partial(
                 _save_member, config, facts, workdir, method, optimizer, chief
             ),

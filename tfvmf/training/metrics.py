@@ -5,8 +5,6 @@ import json
 import pathlib
 import time
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
 import tensorflow as tf
 
@@ -46,17 +44,6 @@ class MetricsWriter:
         with self._telling():
             self._file.close()
             self._events.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:

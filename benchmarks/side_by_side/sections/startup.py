@@ -12,19 +12,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
+from benchmarks.side_by_side import problem
 from benchmarks.side_by_side.bench import Bench
 from benchmarks.side_by_side.interleaved import ROOT, WorkerFailed
 from benchmarks.side_by_side.table import Row
 
 _PATIENCE = 300.0  # seconds until the first step
-_TINY = [
-    "--config.batch_size=349",
-    "--config.data.image_size=8",
-    "--config.model.backbone=resnet10",
-    "--config.model.width=2",
-    "--config.model.dimension=8",
-    "--config.model.hidden=8",
-]
 _LOAD = """
 import json, sys, time
 import tensorflow
@@ -38,7 +31,8 @@ print(json.dumps(time.perf_counter() - start))
 def measure(bench: Bench) -> list[Row]:
     """Seconds, in turn, each in new processes; `import tensorflow` stands beside."""
     rounds = 1 if bench.quick else 2
-    flags = _TINY if bench.quick else []
+    tiny = problem.QUICK.config_changes() if bench.quick else {}
+    flags = [f"--config.{key}={value}" for key, value in tiny.items()]
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="tfvmf-bench-") as scratch:
         place = pathlib.Path(scratch)
