@@ -3,56 +3,92 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfvmf.models import convolution
+from tfvmf.models import winograd
 from tfvmf.models.convolution import Convolution
 
-
-@pytest.mark.parametrize("shape", [(3, 4, 4, 5), (2, 7, 5, 3), (1, 1, 1, 2)])
-def test_the_product_is_the_filters_gradient(rng, shape):
-    x = rng.normal(size=shape).astype(np.float32)
-    upstream = rng.normal(size=(*shape[:3], 6)).astype(np.float32)
-    expected = tf.raw_ops.Conv2DBackpropFilter(
-        input=x,
-        filter_sizes=[3, 3, shape[-1], 6],
-        out_backprop=upstream,
-        strides=[1, 1, 1, 1],
-        padding="SAME",
-    )
-    found = convolution.filter_gradient(tf.constant(x), tf.constant(upstream))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+PLAIN = {"filters": 64, "kernel_size": 3, "padding": "same", "use_bias": False}
+PRODUCT = "BatchMatMulV2"
 
 
-def gradients(layer, x):
+def with_gradients(function, x, kernel, upstream):
     with tf.GradientTape() as tape:
-        tape.watch(x)
-        loss = tf.reduce_sum(tf.square(layer(x)))
-    return tape.gradient(loss, [x, layer.kernel.value])
+        tape.watch([x, kernel])
+        y = function(x, kernel)
+    return y, *tape.gradient(y, [x, kernel], upstream)
 
 
-def operations(layer, channels):
-    graph = tf.function(lambda x: gradients(layer, x))
-    concrete = graph.get_concrete_function(tf.TensorSpec([None, None, None, channels]))
+def direct(x, kernel):
+    return tf.nn.conv2d(x, kernel, 1, "SAME")
+
+
+def drawn(rng, shape, filters, dtype):
+    shapes = (shape, (3, 3, shape[-1], filters), (*shape[:3], filters))
+    return [tf.constant(rng.normal(size=size), dtype) for size in shapes]
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 4, 5), (2, 7, 5, 3), (1, 1, 1, 2), (2, 16, 9, 4)])
+def test_winograds_method_is_a_convolution(rng, shape):
+    tensors = drawn(rng, shape, 6, tf.float64)
+    for found, expected in zip(
+        with_gradients(winograd.convolve, *tensors),
+        with_gradients(direct, *tensors),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_rounding_errors_are_at_most_four_times_those_of_a_direct_convolution(rng):
+    exact = drawn(rng, (32, 8, 8, 64), 64, tf.float64)
+    single = [tf.cast(t, tf.float32) for t in exact]
+    exact = [tf.cast(t, tf.float64) for t in single]
+    truth = with_gradients(direct, *exact)
+    ours = with_gradients(winograd.convolve, *single)
+    theirs = with_gradients(direct, *single)
+    for value, our, their in zip(truth, ours, theirs, strict=True):
+        error = np.std(our.numpy() - value)
+        assert error < 4 * np.std(their.numpy() - value)
+        assert error < 2e-6 * np.std(value)
+
+
+def operations(layer, training, height=8, channels=64):
+    graph = tf.function(lambda x: layer(x, training=training))
+    concrete = graph.get_concrete_function(tf.TensorSpec([None, height, 8, channels]))
     return {operation.type for operation in concrete.graph.get_operations()}
 
 
-def test_many_channels_train_by_a_product_as_keras_does(rng):
-    settings = {"filters": 256, "kernel_size": 3, "padding": "same", "use_bias": False}
-    ours, keras_layer = Convolution(**settings), keras.layers.Conv2D(**settings)
-    x = tf.constant(rng.normal(size=(2, 3, 3, 256)).astype(np.float32))
-    ours.build(x.shape)
-    keras_layer.build(x.shape)
-    keras_layer.kernel.assign(ours.kernel)
-    np.testing.assert_allclose(ours(x), keras_layer(x), rtol=1e-4, atol=1e-4)
-    for found, expected in zip(gradients(ours, x), gradients(keras_layer, x), strict=True):
-        scale = np.abs(expected).max()
-        np.testing.assert_allclose(found / scale, expected / scale, atol=1e-5)
-    assert "Conv2DBackpropFilter" not in operations(ours, 256)
+def test_the_layer_trains_by_it_and_computes_what_kerass_does(rng):
+    ours, kerass = Convolution(**PLAIN), keras.layers.Conv2D(**PLAIN)
+    x = tf.constant(rng.normal(size=(2, 8, 8, 64)).astype(np.float32))
+    for layer in (ours, kerass):
+        layer.build(x.shape)
+    kerass.kernel.assign(ours.kernel)
+    np.testing.assert_allclose(ours(x, training=True), kerass(x), atol=1e-5)
+    np.testing.assert_array_equal(ours(x), kerass(x))
+    assert PRODUCT in operations(ours, training=True)
+
+
+def test_what_is_served_is_one_operation():
+    assert PRODUCT not in operations(Convolution(**PLAIN), training=False)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"filters": 8}, {"kernel_size": 1}, {"strides": 2}, {"padding": "valid"}]
+    "changes",
+    [
+        {"filters": 8},
+        {"kernel_size": 1},
+        {"strides": 2},
+        {"dilation_rate": 2},
+        {"padding": "valid"},
+        {"groups": 2},
+        {"use_bias": True},
+        {"activation": "relu"},
+        {"dtype": "mixed_float16"},
+    ],
 )
 def test_all_others_are_kerass(changes):
-    layer = Convolution(**{"filters": 256, "kernel_size": 3, "padding": "same"} | changes)
-    layer.build((None, None, None, 256))
-    assert "Conv2DBackpropFilter" in operations(layer, 256)
+    assert PRODUCT not in operations(Convolution(**PLAIN | changes), training=True)
+
+
+@pytest.mark.parametrize("height", [None, 32])
+def test_so_are_maps_of_unknown_or_great_size(height):
+    assert PRODUCT not in operations(Convolution(**PLAIN), training=True, height=height)

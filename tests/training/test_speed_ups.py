@@ -51,6 +51,6 @@ def test_both_views_at_once(fast, tmp_path, monkeypatch):
     np.testing.assert_allclose(losses(tmp_path), fast, rtol=1e-5)
 
 
-def test_filter_gradients_as_products(fast, tmp_path, monkeypatch):
-    monkeypatch.setattr(convolution, "_MANY", 1)
+def test_winograds_convolutions(fast, tmp_path, monkeypatch):
+    monkeypatch.setattr(convolution, "_CHANNELS", 1)
     np.testing.assert_allclose(losses(tmp_path), fast, rtol=1e-5)
