@@ -63,9 +63,9 @@ class Times:
         pairs = zip(self.seconds[name], self.seconds[other], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
-    def fastest(self, names: Sequence[str]) -> str:
-        """The candidate with the smallest median."""
-        return min(names, key=self.median)
+    def ranked(self, names: Sequence[str]) -> list[str]:
+        """Candidates, the one with the smallest median first."""
+        return sorted(names, key=self.median)
 
     def summary(self) -> dict[str, Any]:
         """For the JSON file: medians, extremes and how many rounds."""

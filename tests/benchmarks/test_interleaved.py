@@ -35,7 +35,7 @@ def test_candidates_take_turns():
     assert fake.calls == [("a", 1), ("b", 1)] * 5  # the first builds graphs
     assert times.seconds == {"a": [1.0] * 4, "b": [2.0] * 4}
     assert times.ratio("b", "a") == 2.0
-    assert times.fastest(["b", "a"]) == "a"
+    assert times.ranked(["b", "a"]) == ["a", "b"]
 
 
 def test_a_turn_is_as_long_as_asked_for():
