@@ -3,6 +3,7 @@
 An encoder without a concentration is followed by another score (`scores`): the suite compares.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,13 +80,16 @@ def measure_scores(evaluation: Evaluation, corrupted: Corrupted) -> dict[str, Sc
                 for by_severity in measured[name].values():
                     by_severity[0, start:stop] = values
             progress.update(stop - start)
-        for corruption in CORRUPTIONS:
-            for severity in SEVERITIES:
-                for start, stop in _chunks(size):
-                    images = corrupted.read(corruption, severity, start, stop)
-                    for name, values in uncertainty(images).items():
-                        measured[name][corruption][severity, start:stop] = values
-                    progress.update(stop - start, f"{corruption} {severity}")
+        parts = [
+            (corruption, severity, *chunk)
+            for corruption, severity, chunk in itertools.product(
+                CORRUPTIONS, SEVERITIES, _chunks(size)
+            )
+        ]
+        for (corruption, severity, start, stop), images in corrupted.read_ahead(parts):
+            for name, values in uncertainty(images).items():
+                measured[name][corruption][severity, start:stop] = values
+            progress.update(stop - start, f"{corruption} {severity}")
     return measured
 
 
