@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -51,6 +52,7 @@ def test_a_supervised_encoder_gets_a_kappa(tmp_path):
 def test_kappa_becomes_five_times_the_cosine(rng):
     sizes = {"model.hidden": 64, "model.width": 8}
     config = tiny_config(method="fit_kappa", **{"fit_kappa.method": "simclr", **sizes})
+    keras.utils.set_random_seed(0)  # from some weights 300 steps do not suffice
     method = build_method(config)
     views = [tf.constant(rng.uniform(size=(24, 8, 8, 3)), tf.float32) for _ in range(2)]
     # Statistics of a trained encoder: at 0 and 1 all images look alike to it.
