@@ -111,7 +111,7 @@ def _after_pause(run: Callable[[int], float], count: int, effort: Effort) -> flo
 class Worker:
     """A process that holds candidates and runs them when it is told to.
 
-    Starts at once and does not wait: several get ready side by side. Leaving the context ends it,
+    Starts at once and does not wait: several get ready side by side. `close` ends it,
     and its temporary files with it.
 
     Args:

@@ -3,7 +3,6 @@
 An encoder without a concentration is followed by another score (`scores`): the suite compares.
 """
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,9 +81,9 @@ def measure_scores(evaluation: Evaluation, corrupted: Corrupted) -> dict[str, Sc
             progress.update(stop - start)
         parts = [
             (corruption, severity, *chunk)
-            for corruption, severity, chunk in itertools.product(
-                CORRUPTIONS, SEVERITIES, _chunks(size)
-            )
+            for corruption in CORRUPTIONS
+            for severity in SEVERITIES
+            for chunk in _chunks(size)
         ]
         for (corruption, severity, start, stop), images in corrupted.read_ahead(parts):
             for name, values in uncertainty(images).items():
