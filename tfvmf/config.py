@@ -56,6 +56,9 @@ def default_config() -> ml_collections.ConfigDict:
                 "dimension": 128,
                 "hidden": 512,
                 "dropout": 0.0,  # probability of dropping a channel or a hidden unit of a head
+                # All views of one size in one pass, with batch statistics in common. Otherwise, as
+                # in the paper's program, each view has a pass and statistics of its own.
+                "one_pass": False,
             },
             "simclr": {"temperature": 0.5},
             "simsiam": {"bottleneck": 4},  # the predictor's hidden layer is dimension / bottleneck

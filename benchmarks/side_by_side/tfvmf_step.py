@@ -24,6 +24,7 @@ from tfvmf.training.metrics import MetricsWriter
 from tfvmf.training.optimizers import make_optimizer
 from tfvmf.training.plan import Plan
 from tfvmf.training.step import TrainStep, Views, make_train_step
+from tfvmf.training.strategies import share_cores
 
 _ENDLESS = 1_000_000  # steps
 
@@ -59,9 +60,7 @@ def train_step(
     shape = (sizes.batch, sizes.image_size, sizes.image_size, 3)
     views = views_of(trained.method, config, augmentation_from_config(config))
     if not augmented:
-        # A variable: nothing of a step can be computed when its graph is built.
-        ready = tf.Variable(rng.random((2 * shape[0], *shape[1:]), np.float32), trainable=False)
-        views = [(lambda images, seeds: ready, 2)]
+        views = [(_Ready(rng.random(shape, np.float32)), 1) for _ in range(2)]
     batch = {
         "image": rng.integers(256, size=shape, dtype=np.uint8),
         "label": np.zeros(sizes.batch, np.int32),
@@ -124,10 +123,22 @@ def augment(batch: int, image_size: int) -> Callable[[int], None]:
     return views
 
 
+class _Ready:
+    """A view that is there already: in a variable, so that no graph can compute with it ahead."""
+
+    def __init__(self, images: np.ndarray) -> None:
+        self._images = tf.Variable(images, trainable=False)
+
+    def __call__(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        del images, seeds
+        return self._images.read_value()
+
+
 class _Trained:
     """A method and its optimizer, in the state that `training.train_run` prepares."""
 
     def __init__(self, config: ml_collections.ConfigDict) -> None:
+        share_cores(config)
         keras.utils.set_random_seed(config.seed)
         tf.config.experimental.enable_op_determinism()  # as in every run
         self.config = config

@@ -64,6 +64,23 @@ def test_the_direction_loss_of_simclr_is_that_of_simclr_vmf(views):
     assert contrastive[0] == pytest.approx(contrastive[1], rel=1e-5)
 
 
+def test_each_view_has_a_pass_and_statistics_of_its_own(views):
+    """As if the network saw one view after the other; in one pass, all views as one batch."""
+    for one_pass in (False, True):
+        config = tiny("simclr_vmf")
+        config.model.one_pass = one_pass
+        method, alike = build_method(config), build_method(config)
+        alike.encoder.set_weights(method.encoder.get_weights())
+        batches = [tf.concat(views, axis=0)] if one_pass else views
+        expected = [alike.encoder(batch, training=True)["features"] for batch in batches]
+        seen = [outputs["features"] for outputs in method.encode(views, Moment())]
+        np.testing.assert_allclose(np.concatenate(seen), np.concatenate(expected), rtol=1e-5)
+        moving = [v.numpy() for v in method.encoder.non_trainable_variables]
+        others = [v.numpy() for v in alike.encoder.non_trainable_variables]
+        for ours, theirs in zip(moving, others, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
 def test_supervised_is_cross_entropy(views):
     method = build_method(tiny("supervised"), num_classes=4)
     labels = np.array([0, 1, 2, 3, 0, 1])

@@ -25,53 +25,64 @@ def dense(model, name, x):
     return y + layer.bias.numpy() if layer.use_bias else y
 
 
-def normed(model, name, x):
+def normed(model, name, x, passes):
     layer = model.get_layer(name)
-    y = (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + layer.epsilon)
-    return y * layer.gamma.numpy() + layer.beta.numpy()
+    y = x.reshape([passes, -1, x.shape[-1]])
+    y = (y - y.mean(axis=1, keepdims=True)) / np.sqrt(y.var(axis=1, keepdims=True) + layer.epsilon)
+    return y.reshape(x.shape) * layer.gamma.numpy() + layer.beta.numpy()
 
 
-def perceptron(model, x, *, hidden=("hidden",), norms=("norm",)):
+def perceptron(model, x, passes, *, hidden=("hidden",), norms=("norm",)):
     for linear, norm in zip(hidden, norms, strict=True):
-        x = np.maximum(normed(model, norm, dense(model, linear, x)), 0.0)
+        x = np.maximum(normed(model, norm, dense(model, linear, x), passes), 0.0)
     return dense(model, "output", x)
 
 
-def features(encoder, views):
-    pixels = tf.concat(views, axis=0)
-    return encoder.get_layer("resnet10")(pixels, training=True)["features"].numpy()
+def in_passes(model, x, passes):
+    return [model(part, training=True) for part in tf.split(x, passes)]
 
 
-def test_simsiam_in_numpy(views):
-    method = build_method(tiny_config(method="simsiam_vmf", **WIDE))
+def features(encoder, views, passes):
+    outputs = in_passes(encoder.get_layer("resnet10"), tf.concat(views, axis=0), passes)
+    return np.concatenate([part["features"] for part in outputs])
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_simsiam_in_numpy(views, passes):
+    settings = {**WIDE, "model.one_pass": passes == 1}
+    method = build_method(tiny_config(method="simsiam_vmf", **settings))
     terms = {name: float(value) for name, value in method.loss(views).items()}
     head, predictor = method.encoder.get_layer("direction_head"), method.models["predictor"]
-    levels = features(method.encoder, views)
-    projection = perceptron(head, levels, hidden=("hidden_1", "hidden"), norms=("norm_1", "norm"))
-    projection = normed(head, "output_norm", projection)
+    levels = features(method.encoder, views, passes)
+    layers = {"hidden": ("hidden_1", "hidden"), "norms": ("norm_1", "norm")}
+    projection = normed(head, "output_norm", perceptron(head, levels, passes, **layers), passes)
     assert len(head.get_layer("output_norm").trainable_variables) == 0
-    predicted = unit(perceptron(predictor, projection))
+    predicted = unit(perceptron(predictor, projection, passes))
     assert predictor.get_layer("hidden").units == 8 // 4
     mu = np.roll(unit(projection), 6, axis=0)  # each view's target is the other view
     cosine = (predicted * mu).sum(axis=1)
     assert terms["regression"] == pytest.approx(-cosine.mean(), abs=1e-5)
     assert terms["cosine"] == pytest.approx(cosine.mean(), abs=1e-5)
-    kappa = method.encoder.get_layer("concentration_head")(levels, training=True).numpy()
+    kappa = np.concatenate(
+        in_passes(method.encoder.get_layer("concentration_head"), levels, passes)
+    )
     assert terms["alignment"] == pytest.approx(-0.05 * 2 * (kappa * cosine).mean(), rel=1e-4)
     assert terms["penalty"] == pytest.approx(0.005 * 2 * (kappa**2).mean(), rel=1e-4)
 
 
-def test_byol_in_numpy(views):
-    method = build_method(tiny_config(method="byol_vmf", **WIDE))
+@pytest.mark.parametrize("passes", [1, 2])
+def test_byol_in_numpy(views, passes):
+    settings = {**WIDE, "model.one_pass": passes == 1}
+    method = build_method(tiny_config(method="byol_vmf", **settings))
     target = method.models["target"]
     for variable in target.variables:
         variable.assign(variable * 1.1 + 0.01)  # else it would be the encoder itself
     terms = {name: float(value) for name, value in method.loss(views).items()}
     head = method.encoder.get_layer("direction_head")
-    predicted = unit(
-        perceptron(method.models["predictor"], perceptron(head, features(method.encoder, views)))
-    )
-    slow = unit(perceptron(target.get_layer("direction_head"), features(target, views)))
+    projection = perceptron(head, features(method.encoder, views, passes), passes)
+    predicted = unit(perceptron(method.models["predictor"], projection, passes))
+    levels = features(target, views, passes)
+    slow = unit(perceptron(target.get_layer("direction_head"), levels, passes))
     distance = ((predicted - np.roll(slow, 6, axis=0)) ** 2).sum(axis=1)
     assert terms["regression"] == pytest.approx(2 * distance.mean(), rel=1e-4)
     assert terms["cosine"] == pytest.approx(1 - distance.mean() / 2, abs=1e-4)

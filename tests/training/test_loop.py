@@ -126,6 +126,14 @@ def test_other_settings_are_refused_in_a_used_directory(finished):
         training.train(tiny_config(**{"model.width": 4}), finished)
 
 
+def test_a_run_from_before_the_choice_of_passes_took_one(finished, tmp_path):
+    content = json.loads((finished / "config.json").read_text())
+    del content["config"]["model"]["one_pass"]
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"model.one_pass \(True -> False\)"):
+        training.train(tiny_config(), tmp_path)
+
+
 def test_the_data_may_move_and_the_devices_change(finished):
     training.train(tiny_config(**{"data.data_dir": "elsewhere"}), finished)
 

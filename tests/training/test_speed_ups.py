@@ -1,5 +1,10 @@
 """What makes a step fast changes none of its numbers: 20 steps with it, and written out."""
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -41,14 +46,60 @@ def test_the_fused_batch_norm(fast, tmp_path, monkeypatch):
     np.testing.assert_allclose(losses(tmp_path), fast, rtol=1e-5)
 
 
-def test_both_views_at_once(fast, tmp_path, monkeypatch):
-    together = inputs.views_of
+def test_views_made_one_by_one(fast, tmp_path, monkeypatch):
+    apart = inputs.views_of
 
-    def one_by_one(*arguments):
-        return [(make, 1) for make, count in together(*arguments) for _ in range(count)]
+    def at_once(*arguments):
+        (make, _), *others = apart(*arguments)
+        assert all(other == (make, 1) for other in others)
+        return [(make, 1 + len(others))]
 
-    monkeypatch.setattr(inputs, "views_of", one_by_one)
+    monkeypatch.setattr(inputs, "views_of", at_once)
     np.testing.assert_allclose(losses(tmp_path), fast, rtol=1e-5)
+
+
+def test_a_share_of_the_cores_for_each_pass(fast):
+    """Thread counts are settled when TensorFlow starts: another process has other ones."""
+    code = """
+import pathlib, tempfile
+import tensorflow as tf
+from tiny import tiny_config
+from tfvmf.training import share_cores
+from training.test_speed_ups import losses
+
+share_cores(tiny_config())
+values = losses(pathlib.Path(tempfile.mkdtemp()))
+print(tf.config.threading.get_intra_op_parallelism_threads(), *values)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=pathlib.Path(__file__).parents[1],
+        env={**os.environ, "TF_NUM_INTRAOP_THREADS": "2"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    threads, *values = (float(value) for value in done.stdout.splitlines()[-1].split())
+    assert threads == 1
+    np.testing.assert_allclose(values, fast, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads"),
+    [
+        ({}, 3),
+        ({"method": "byol"}, 3),
+        ({"model.one_pass": True}, None),
+        ({"method": "supervised"}, None),
+    ],
+)
+def test_one_pass_has_all_cores(changes, threads, monkeypatch):
+    settled = []
+    monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", settled.append)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(7)))
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    training.share_cores(tiny_config(**changes))
+    assert settled == ([] if threads is None else [threads])
 
 
 def test_winograds_convolutions(fast, tmp_path, monkeypatch):

@@ -171,7 +171,7 @@ class Method(abc.ABC):
         model: keras.Model | None = None,
         first_view: int = 0,
     ) -> list[dict[str, Any]]:
-        """Encodes views of one size in one pass (one large batch beats several small ones).
+        """Encodes views of one size, each in a pass of its own or all in one (`model.one_pass`).
 
         Args:
             views: Images [B, H, W, 3], several times.
@@ -182,6 +182,11 @@ class Method(abc.ABC):
         Returns:
             The outputs of each view.
         """
+        if len(views) > 1 and not self.config.model.one_pass:
+            return [
+                self.encode([view], moment, model=model, first_view=number)[0]
+                for number, view in enumerate(views, start=first_view)
+            ]
         dropping: Any = contextlib.nullcontext()
         if self.config.model.dropout:
             rows = tf.shape(views[0])[0]

@@ -46,9 +46,12 @@ class SimSiam(Method):
 
 
 def predict(method: Method, online: list[dict[str, tf.Tensor]]) -> list[tf.Tensor]:
-    """The predictor on the projections of all views in one pass: directions [B, d] a view."""
-    projections = tf.concat([view["projection"] for view in online], axis=0)
-    return tf.split(method.models["predictor"](projections, training=True), len(online))
+    """The predictor on the projections of the views, in as many passes: directions [B, d] a view."""
+    predictor = method.models["predictor"]
+    projections = [view["projection"] for view in online]
+    if not method.config.model.one_pass:
+        return [predictor(projection, training=True) for projection in projections]
+    return tf.split(predictor(tf.concat(projections, axis=0), training=True), len(online))
 
 
 def aligned(predicted: list[tf.Tensor], targets: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -6,6 +6,7 @@ from tfvmf.training.fit_kappa import fit_kappa
 from tfvmf.training.inputs import augmentation_from_config, load_source
 from tfvmf.training.metrics import read_metrics
 from tfvmf.training.signals import Interrupted
+from tfvmf.training.strategies import share_cores
 from tfvmf.training.views import draw_views
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "load_method",
     "load_source",
     "read_metrics",
+    "share_cores",
     "train",
 ]

@@ -81,7 +81,7 @@ def augmentation_from_config(config: ml_collections.ConfigDict) -> data.Augmenta
 def views_of(
     method: Method, config: ml_collections.ConfigDict, augmentation: data.Augmentation
 ) -> Views:
-    """The kinds of views that a method trains on, and how many of each."""
+    """The kinds of views that a method trains on, and how many of each are made at once."""
     views: Views = [(augmentation, method.num_views)]
     if method.num_local_views:
         try:
@@ -96,7 +96,10 @@ def views_of(
         views.append((local, method.num_local_views))
     if method.num_wide_views:
         views.append((data.WideViews(augmentation=augmentation), method.num_wide_views))
-    return views
+    if config.model.one_pass:
+        return views
+    # Each by itself, so that a pass can start when its view is made.
+    return [(make, 1) for make, count in views for _ in range(count)]
 
 
 def make_iterator(

