@@ -46,7 +46,7 @@ class SimSiam(Method):
 
 
 def predict(method: Method, online: list[dict[str, tf.Tensor]]) -> list[tf.Tensor]:
-    """The predictor on the projections of the views, in as many passes: directions [B, d] a view."""
+    """The predictor on the projections of the views, in as many passes: directions [B, d]."""
     predictor = method.models["predictor"]
     projections = [view["projection"] for view in online]
     if not method.config.model.one_pass:

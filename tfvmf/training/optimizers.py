@@ -82,7 +82,7 @@ class Adam(keras.optimizers.Adam):
     def _backend_update_step(
         self, grads: list[tf.Tensor], trainable_variables: list[Any], learning_rate: tf.Tensor
     ) -> None:
-        """Moves all weights by two rates: that of the decay and, with Adam's correction, its own."""
+        """Moves all weights by two rates: that of the decay and, corrected, that of the step."""
         step = tf.cast(self.iterations + 1, tf.float64)  # 1 - 0.999 ** t needs the digits
         rate = tf.cast(learning_rate, tf.float64)
         corrected = rate * tf.sqrt(1.0 - self.beta_2**step) / (1.0 - self.beta_1**step)
