@@ -13,16 +13,16 @@ def measure(bench: Bench) -> list[Row]:
     sizes = problem.QUICK if bench.quick else Problem()
     settings = sizes.settings()
     views = {"batch": sizes.batch, "image_size": sizes.image_size}
-    with bench.worker(
-        "pipeline",
-        {
-            "augment": (f"{_MAKER}:augment", views),
-            "bare": (f"{_MAKER}:train_step", settings),
-            "resident": (f"{_MAKER}:train_step", {"augmented": True, **settings}),
-            "loop": (f"{_MAKER}:loop", settings),
-        },
-    ) as worker:
-        times = bench.interleave(f"pipeline, {sizes.title}", worker, turn=3.0, share=2.0)
+    training = {
+        "bare": (f"{_MAKER}:train_step", settings),
+        "resident": (f"{_MAKER}:train_step", {"augmented": True, **settings}),
+        "loop": (f"{_MAKER}:loop", settings),
+    }
+    with (
+        bench.worker("augment", {"augment": (f"{_MAKER}:augment", views)}) as alone,
+        bench.worker("pipeline", training) as worker,
+    ):
+        times = bench.interleave(f"pipeline, {sizes.title}", alone, worker, turn=3.0, share=2.0)
 
     def row(what: str, name: str, other: str, *, views: int = 1, goal: str = "") -> Row:
         images = views * sizes.batch

@@ -19,6 +19,7 @@ GROUPS = (
         Problem(backbone="resnet50", width=64, batch=32),
     ),
 )
+_OURS = "benchmarks.side_by_side.tfvmf_step:train_step"
 GOALS = {16: ">= 1.3", 64: ">= 1.15"}
 
 
@@ -32,7 +33,26 @@ def measure(bench: Bench) -> list[Row]:
             row, ranked = _compare(bench, sizes, variants)
             rows.append(row)
             variants = ranked[:2]
-    return rows
+    return [*rows, _passes(bench, groups[0][0])]
+
+
+def _passes(bench: Bench, sizes: Problem) -> Row:
+    """Our step, which has a pass for every view, against one pass of both: other threads."""
+    settings = sizes.settings()
+    together = {**settings, "changes": {"model.one_pass": True}}
+    with (
+        bench.worker("tfvmf", {"tfvmf": (_OURS, settings)}) as ours,
+        bench.worker("one_pass", {"one pass": (_OURS, together)}) as other,
+    ):
+        times = bench.interleave(f"passes, {sizes.title}", ours, other)
+    return Row(
+        section="train_step",
+        what=f"{sizes.title}: a pass for every view against one pass of both",
+        ours=sizes.batch / times.median("tfvmf"),
+        theirs=sizes.batch / times.median("one pass"),
+        unit="pairs/s",
+        ratio=times.ratio("one pass", "tfvmf"),
+    )
 
 
 def _compare(bench: Bench, sizes: Problem, variants: list[str]) -> tuple[Row, list[str]]:
@@ -45,9 +65,7 @@ def _compare(bench: Bench, sizes: Problem, variants: list[str]) -> tuple[Row, li
     # What torch.compile makes takes minutes, and is kept.
     cache = {"TORCHINDUCTOR_CACHE_DIR": str((bench.directory / "torchinductor").resolve())}
     with (
-        bench.worker(
-            "tfvmf", {"tfvmf": ("benchmarks.side_by_side.tfvmf_step:train_step", settings)}
-        ) as ours,
+        bench.worker("tfvmf", {"tfvmf": (_OURS, settings)}) as ours,
         bench.worker("torch", theirs, cache) as torch,
     ):
         times = bench.interleave(sizes.title, ours, torch, share=2.0)
