@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from tiny import tiny_config
 
-from tfvmf import training
+from tfvmf import cores, training
 from tfvmf.models import BatchNorm, convolution
 from tfvmf.training import inputs
 
@@ -85,21 +85,30 @@ print(tf.config.threading.get_intra_op_parallelism_threads(), *values)
 
 
 @pytest.mark.parametrize(
-    ("changes", "threads"),
+    ("changes", "granted", "threads"),
     [
-        ({}, 3),
-        ({"method": "byol"}, 3),
-        ({"model.one_pass": True}, None),
-        ({"method": "supervised"}, None),
+        ({}, "", 3),
+        ({"method": "byol"}, "4", 2),
+        ({}, "1", 1),
+        ({}, "all", 3),
+        ({"model.one_pass": True}, "", None),
+        ({"method": "supervised"}, "", None),
+        ({"strategy": "multi_worker"}, "", None),
     ],
 )
-def test_one_pass_has_all_cores(changes, threads, monkeypatch):
+def test_one_pass_has_all_cores(changes, granted, threads, monkeypatch):
     settled = []
     monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", settled.append)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(7)))
-    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    monkeypatch.setattr(cores, "available", lambda: 7)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", granted)
     training.share_cores(tiny_config(**changes))
     assert settled == ([] if threads is None else [threads])
+
+
+def test_passes_on_a_gpu_leave_the_cores_alone(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", pytest.fail)
+    training.share_cores(tiny_config())
 
 
 def test_winograds_convolutions(fast, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 from tqdm import tqdm
 
+from tfvmf import cores
 from tfvmf.errors import UserError
 
 _ORIENTATION = 0x0112
@@ -81,7 +82,7 @@ def run_all(task: Callable[[int], None], count: int, *, description: str = "") -
     Raises:
         UserError: the first UserError of a task, with the number of the others.
     """
-    length = min(_CHUNK, 1 + count // (4 * _workers()))
+    length = min(_CHUNK, 1 + count // (4 * cores.available()))
     chunks = [range(start, min(start + length, count)) for start in range(0, count, length)]
     errors: list[UserError] = []
     with progress(count, description) as bar:
@@ -130,13 +131,7 @@ def _errors(task: Callable[[int], None], indices: Iterable[int]) -> list[UserErr
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
     Image.init()  # registers every format now: threads that all do it at first use may collide
-    return ThreadPoolExecutor(_workers(), thread_name_prefix="decode")
-
-
-def _workers() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return ThreadPoolExecutor(cores.available(), thread_name_prefix="decode")
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

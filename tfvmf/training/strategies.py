@@ -11,7 +11,7 @@ from collections.abc import Callable
 import ml_collections
 import tensorflow as tf
 
-from tfvmf import distribute
+from tfvmf import cores, distribute
 from tfvmf.config import STRATEGIES, flatten
 from tfvmf.errors import UserError
 from tfvmf.training.run_directory import FREE
@@ -24,11 +24,17 @@ def share_cores(config: ml_collections.ConfigDict) -> None:
     16, batch 128 and 256, on 2 cores) as one pass of both views on two: no operation waits for its
     slower half, and half of the maps stay in the cache. Wide networks gain nothing.
     TF_NUM_INTRAOP_THREADS, where it is set, says how many cores there are.
+
+    A pass that runs alone keeps them all: with `one_pass` and `supervised` it is the only one, and
+    several workers take one after the other, since they exchange statistics in a fixed order.
     """
-    if config.model.one_pass or config.method == "supervised":
-        return  # the only pass has all of them
-    cores = int(os.environ.get("TF_NUM_INTRAOP_THREADS") or len(os.sched_getaffinity(0)))
-    tf.config.threading.set_intra_op_parallelism_threads(max(1, cores // 2))
+    alone = config.model.one_pass or config.method == "supervised"
+    if alone or config.strategy == "multi_worker" or tf.config.list_physical_devices("GPU"):
+        return
+    granted = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    count = int(granted) if granted.isdecimal() else 0
+    count = count or cores.available()
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, count // 2))
 
 
 @functools.cache

@@ -12,13 +12,13 @@ A new corruption is one function (images, severity, draws) -> pixels and one lin
 
 import concurrent.futures
 import difflib
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tfvmf import cores
 from tfvmf.data.corruptions import blur, digital, noise, weather
 from tfvmf.data.corruptions import spatter as spatter_module
 from tfvmf.data.corruptions.draws import Draws, Images
@@ -75,7 +75,7 @@ _ALIASES = {alias: name for name, alias in TFDS_NAMES.items()} | {"jpeg": "jpeg_
 _SMALLEST_SIDE = 8
 # Pixels that are corrupted at once: a few float32 copies of them stay in the processor's cache.
 _CHUNK_PIXELS = 128 * 32 * 32
-_WORKERS = min(4, os.cpu_count() or 1)
+_WORKERS = min(4, cores.available())
 
 
 def corrupt(
