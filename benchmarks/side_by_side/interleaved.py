@@ -68,13 +68,13 @@ class Times:
         return sorted(names, key=self.median)
 
     def summary(self) -> dict[str, Any]:
-        """For the JSON file: medians, extremes and how many rounds."""
+        """For the JSON file: medians, extremes and the values of all rounds."""
         return {
             name: {
                 "median": statistics.median(values),
                 "least": min(values),
                 "most": max(values),
-                "rounds": len(values),
+                "rounds": values,
             }
             for name, values in self.seconds.items()
         }

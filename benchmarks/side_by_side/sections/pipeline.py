@@ -22,7 +22,7 @@ def measure(bench: Bench) -> list[Row]:
         bench.worker("augment", {"augment": (f"{_MAKER}:augment", views)}) as alone,
         bench.worker("pipeline", training) as worker,
     ):
-        times = bench.interleave(f"pipeline, {sizes.title}", alone, worker, turn=3.0, share=2.0)
+        times = bench.interleave(f"pipeline, {sizes.title}", alone, worker, turn=2.0, share=8.0)
 
     def row(what: str, name: str, other: str, *, views: int = 1, goal: str = "") -> Row:
         images = views * sizes.batch
