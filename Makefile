@@ -10,7 +10,7 @@ help:
 	@echo "make demo    train on the embedded digits, evaluate, export; show where the results are"
 	@echo "make test    run the tests"
 	@echo "make test-all  run also the slow ones: kills, lost workers, full disks (30 minutes more)"
-	@echo "make bench   measure side by side with PyTorch and others (35 minutes; installs PyTorch)"
+	@echo "make bench   measure side by side with PyTorch and others (50 minutes; installs PyTorch)"
 	@echo "             make bench BENCH=--sections=pipeline,limit measures a part"
 	@echo "make setup   create $(VENV) and install tfvmf in it (the others do it for you)"
 	@echo "make lint    ruff, mypy, import-linter"

@@ -38,7 +38,7 @@ class Effort:
         pause: Seconds before every turn, in which threads of the last one fall asleep.
     """
 
-    seconds: float = 15.0
+    seconds: float = 10.0
     least: int = 3
     most: int = 40
     turn: float = 0.5
