@@ -7,8 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.side_by_side.interleaved import QUICK, Effort, Times, Worker, interleave
+from benchmarks.side_by_side.problem import Problem
 
-Candidates = dict[str, tuple[str, dict[str, Any]]]
+Candidate = tuple[str, dict[str, Any]]
+Candidates = dict[str, Candidate]
+
+
+def our_step(sizes: Problem, **settings: Any) -> Candidate:
+    """Our train step as a candidate; `settings` are further keywords of `tfvmf_step.train_step`."""
+    return "benchmarks.side_by_side.tfvmf_step:train_step", {**sizes.settings(), **settings}
 
 
 @dataclasses.dataclass

@@ -10,12 +10,10 @@ import pathlib
 from typing import Any
 
 from benchmarks.side_by_side import problem
-from benchmarks.side_by_side.bench import Bench
+from benchmarks.side_by_side.bench import Bench, our_step
 from benchmarks.side_by_side.interleaved import Worker
 from benchmarks.side_by_side.problem import Problem
 from benchmarks.side_by_side.table import Row
-
-_MAKER = "benchmarks.side_by_side.tfvmf_step:train_step"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +55,7 @@ def measure(bench: Bench) -> list[Row]:
     """A row a panel, from its first to its last point; the plot has all."""
     base = problem.QUICK if bench.quick else Problem()
     chosen = axes(bench.quick)
-    with bench.worker("base", {"base": (_MAKER, base.settings())}) as reference:
+    with bench.worker("base", {"base": our_step(base)}) as reference:
         seconds = bench.interleave("base", reference, share=0.5).median("base")
         panels = {axis.title: _points(bench, axis, base, reference, seconds) for axis in chosen}
     bench.details["growth"] = {
@@ -95,11 +93,11 @@ def _points(
     """The points of a panel; the base itself is measured already, and takes `seconds`."""
     points = []
     for value, changes in axis.points.items():
-        settings = {**base.settings(), **changes}
-        if settings == base.settings():
+        step = our_step(base, **changes)
+        if step == our_step(base):
             points.append(Point(value, seconds, reference.peak))
             continue
-        with bench.worker("point", {"point": (_MAKER, settings)}) as worker:
+        with bench.worker("point", {"point": step}) as worker:
             times = bench.interleave(f"{axis.title} {value}", reference, worker, share=0.3)
             points.append(Point(value, seconds * times.ratio("point", "base"), worker.peak))
     return points

@@ -8,7 +8,7 @@ turn with the step.
 from collections.abc import Sequence
 
 from benchmarks.side_by_side import flops, problem
-from benchmarks.side_by_side.bench import Bench, Candidates
+from benchmarks.side_by_side.bench import Bench, Candidates, our_step
 from benchmarks.side_by_side.problem import Problem
 from benchmarks.side_by_side.table import Row
 
@@ -33,10 +33,7 @@ def measure(bench: Bench) -> list[Row]:
     steps: Candidates = {}
     for sizes in problems:
         operations[sizes.title] = flops.train_step(sizes)
-        steps[sizes.title] = (
-            "benchmarks.side_by_side.tfvmf_step:train_step",
-            sizes.settings(),
-        )
+        steps[sizes.title] = our_step(sizes)
     peaks: Candidates = {}
     for size in matrices:
         peaks[f"matmul {size}"] = ("benchmarks.side_by_side.peak:matmul", {"size": size})

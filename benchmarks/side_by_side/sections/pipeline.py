@@ -1,7 +1,7 @@
 """What training adds to the bare step: making views, and waiting for images."""
 
 from benchmarks.side_by_side import problem
-from benchmarks.side_by_side.bench import Bench
+from benchmarks.side_by_side.bench import Bench, our_step
 from benchmarks.side_by_side.problem import Problem
 from benchmarks.side_by_side.table import Row
 
@@ -11,12 +11,11 @@ _MAKER = "benchmarks.side_by_side.tfvmf_step"
 def measure(bench: Bench) -> list[Row]:
     """Rates of the augmentation alone and of `training.loop`, as shares of the step's."""
     sizes = problem.QUICK if bench.quick else Problem()
-    settings = sizes.settings()
     views = {"batch": sizes.batch, "image_size": sizes.image_size}
     training = {
-        "bare": (f"{_MAKER}:train_step", settings),
-        "resident": (f"{_MAKER}:train_step", {"augmented": True, **settings}),
-        "loop": (f"{_MAKER}:loop", settings),
+        "bare": our_step(sizes),
+        "resident": our_step(sizes, augmented=True),
+        "loop": (f"{_MAKER}:loop", sizes.settings()),
     }
     with (
         bench.worker("augment", {"augment": (f"{_MAKER}:augment", views)}) as alone,

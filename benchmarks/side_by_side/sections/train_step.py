@@ -6,7 +6,8 @@ the work, so that its group starts with a batch of 32, and ResNet-50 gets no oth
 """
 
 from benchmarks.side_by_side import problem
-from benchmarks.side_by_side.bench import Bench, Candidates
+from benchmarks.side_by_side.bench import Bench, Candidates, our_step
+from benchmarks.side_by_side.interleaved import Times
 from benchmarks.side_by_side.problem import Problem
 from benchmarks.side_by_side.table import Row
 from benchmarks.side_by_side.variants import VARIANTS
@@ -19,7 +20,6 @@ GROUPS = (
         Problem(backbone="resnet50", width=64, batch=32),
     ),
 )
-_OURS = "benchmarks.side_by_side.tfvmf_step:train_step"
 GOALS = {16: ">= 1.3", 64: ">= 1.15"}
 
 
@@ -38,46 +38,44 @@ def measure(bench: Bench) -> list[Row]:
 
 def _passes(bench: Bench, sizes: Problem) -> Row:
     """Our step, which has a pass for every view, against one pass of both: other threads."""
-    settings = sizes.settings()
-    together = {**settings, "changes": {"model.one_pass": True}}
+    together = our_step(sizes, changes={"model.one_pass": True})
     with (
-        bench.worker("tfvmf", {"tfvmf": (_OURS, settings)}) as ours,
-        bench.worker("one_pass", {"one pass": (_OURS, together)}) as other,
+        bench.worker("tfvmf", {"tfvmf": our_step(sizes)}) as ours,
+        bench.worker("one_pass", {"one pass": together}) as other,
     ):
         times = bench.interleave(f"passes, {sizes.title}", ours, other)
-    return Row(
-        section="train_step",
-        what=f"{sizes.title}: a pass for every view against one pass of both",
-        ours=sizes.batch / times.median("tfvmf"),
-        theirs=sizes.batch / times.median("one pass"),
-        unit="pairs/s",
-        ratio=times.ratio("one pass", "tfvmf"),
-    )
+    return _row(sizes, times, "one pass", "a pass for every view against one pass of both")
 
 
 def _compare(bench: Bench, sizes: Problem, variants: list[str]) -> tuple[Row, list[str]]:
     """Our step against variants of theirs; gives also these, the fastest first."""
-    settings = sizes.settings()
     theirs: Candidates = {
-        name: ("benchmarks.side_by_side.torch_simclr:train_step", {"variant": name, **settings})
+        name: (
+            "benchmarks.side_by_side.torch_simclr:train_step",
+            {"variant": name, **sizes.settings()},
+        )
         for name in variants
     }
     # What torch.compile makes takes minutes, and is kept.
     cache = {"TORCHINDUCTOR_CACHE_DIR": str((bench.directory / "torchinductor").resolve())}
     with (
-        bench.worker("tfvmf", {"tfvmf": (_OURS, settings)}) as ours,
+        bench.worker("tfvmf", {"tfvmf": our_step(sizes)}) as ours,
         bench.worker("torch", theirs, cache) as torch,
     ):
         times = bench.interleave(sizes.title, ours, torch, share=2.0)
     ranked = times.ranked(variants)
-    fastest = ranked[0]
-    row = Row(
+    what = f"train step against PyTorch ({VARIANTS[ranked[0]].title})"
+    return _row(sizes, times, ranked[0], what, goal=GOALS.get(sizes.width, "")), ranked
+
+
+def _row(sizes: Problem, times: Times, other: str, what: str, *, goal: str = "") -> Row:
+    """Our step against another candidate."""
+    return Row(
         section="train_step",
-        what=f"{sizes.title}: train step against PyTorch ({VARIANTS[fastest].title})",
+        what=f"{sizes.title}: {what}",
         ours=sizes.batch / times.median("tfvmf"),
-        theirs=sizes.batch / times.median(fastest),
+        theirs=sizes.batch / times.median(other),
         unit="pairs/s",
-        ratio=times.ratio(fastest, "tfvmf"),
-        goal=GOALS.get(sizes.width, ""),
+        ratio=times.ratio(other, "tfvmf"),
+        goal=goal,
     )
-    return row, ranked

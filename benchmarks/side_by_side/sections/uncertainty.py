@@ -1,9 +1,7 @@
 """What uncertainty costs, by method: in training and at inference."""
 
-from typing import Any
-
 from benchmarks.side_by_side import problem
-from benchmarks.side_by_side.bench import Bench, Candidates
+from benchmarks.side_by_side.bench import Bench, our_step
 from benchmarks.side_by_side.interleaved import Times
 from benchmarks.side_by_side.problem import Problem
 from benchmarks.side_by_side.table import Row
@@ -25,17 +23,13 @@ def measure(bench: Bench) -> list[Row]:
 
 
 def _training(bench: Bench, sizes: Problem) -> list[Row]:
-    maker = "benchmarks.side_by_side.tfvmf_step:train_step"
-
-    def candidate(method: str, **settings: Any) -> tuple[str, dict[str, Any]]:
-        return maker, {"method": method, **settings, **sizes.settings()}
-
     # A difference of 3 % is to be seen, among others of 10 % from round to round: two alone, long.
-    pair: Candidates = {"simclr": candidate("simclr"), "simclr_vmf": candidate("simclr_vmf")}
-    others: Candidates = {
-        "simclr": candidate("simclr"),
-        "mc_infonce": candidate("mc_infonce"),
-        "dropout": candidate("simclr", changes={"model.dropout": 0.1}),
+    simclr = our_step(sizes, method="simclr")
+    pair = {"simclr": simclr, "simclr_vmf": our_step(sizes, method="simclr_vmf")}
+    others = {
+        "simclr": simclr,
+        "mc_infonce": our_step(sizes, method="mc_infonce"),
+        "dropout": our_step(sizes, method="simclr", changes={"model.dropout": 0.1}),
     }
     with bench.worker("pair", pair) as worker:
         close = bench.interleave(f"simclr_vmf, {sizes.title}", worker, share=6.0)
