@@ -28,7 +28,7 @@ _OFF: dict[str, float] = {
     "contrast": 0.0,
     "saturation": 0.0,
     "hue": 0.0,
-    "grey_probability": 0.0,
+    "gray_probability": 0.0,
 }
 _SETTINGS: dict[str, dict[str, float]] = {
     "defaults": {},
@@ -39,7 +39,7 @@ _SETTINGS: dict[str, dict[str, float]] = {
     "contrast": {**_OFF, "contrast": 0.3},
     "saturation": {**_OFF, "saturation": 0.3},
     "hue": {**_OFF, "hue": 0.1},
-    "grey": {**_OFF, "grey_probability": 0.2},
+    "gray": {**_OFF, "gray_probability": 0.2},
     "blur": {**_OFF, "blur": 0.5},
     "noise": {**_OFF, "noise": 0.25},
 }

@@ -55,8 +55,12 @@ PLAIN = (
 GENTLE = {"method": "swav_vmf", "optimizer.learning_rate": 2e-5}
 CASES: dict[str, dict[str, Any]] = {name: {"method": name} for name in PLAIN} | {
     "swav_vmf": GENTLE,
-    "swav_vmf, queue": {"method": "swav_vmf", "swav.queue": 552},
-    "swav_vmf, local views": {"method": "swav_vmf", "swav.local_views": 2, "swav.local_size": 8},
+    "swav_vmf, queue": {"method": "swav_vmf", "swav.queue_length": 552},
+    "swav_vmf, local views": {
+        "method": "swav_vmf",
+        "swav.num_local_views": 2,
+        "swav.local_size": 8,
+    },
     "byol_vmf, dropout": {"method": "byol_vmf", "model.dropout": 0.1},
     "simclr_vmf, exact penalty": {"method": "simclr_vmf", "concentration.regularizer": "vmf"},
 }
@@ -67,10 +71,11 @@ TINY = {
     "model.width": 8,
     "model.dimension": 16,
     "model.hidden": 64,
-    "swav.prototypes": 16,
-    "swav.epsilon": 0.05,  # its paper's: exp(z / epsilon) multiplies rounding errors by 1 / epsilon
+    "swav.num_prototypes": 16,
+    # The method's paper has 0.05: exp(z / epsilon) multiplies rounding errors by 1 / epsilon.
+    "swav.sinkhorn_epsilon": 0.05,
     "swav.freeze_epochs": 0.4,
-    "mc_infonce.n_samples": 4,
+    "mc_infonce.num_samples": 4,
     "optimizer.name": "sgd",
     "optimizer.learning_rate": 1e-4,
     "optimizer.warmup_epochs": 0.0,

@@ -8,7 +8,7 @@ row from these vectors, with the loss of `bin/fit_kappa`. Choices are made on th
 shifts of `benchmarks/shifts.py`, by
 
 - lower: the share of damaged images whose kappa is below that of the image itself, mean over shifts
-  and severities, in that family of shifts (other places, other colours, more edges, less detail)
+  and severities, in that family of shifts (other places, other colors, more edges, less detail)
   where it is *least*: a kappa that rises under a whole family of damages misleads.
 
 Only looked at are

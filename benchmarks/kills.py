@@ -39,10 +39,11 @@ CASES = {
     "simclr_vmf": ["--method=simclr_vmf"],
     "byol_vmf": ["--method=byol_vmf", "--config.model.dropout=0.1"],
     "swav_vmf": [
-        "--method=swav_vmf", "--config.swav.queue=698", "--config.swav.prototypes=16",
-        "--config.swav.local_views=1", "--config.swav.local_size=8", "--config.optimizer.name=sgd",
+        "--method=swav_vmf", "--config.swav.queue_length=698", "--config.swav.num_prototypes=16",
+        "--config.swav.num_local_views=1", "--config.swav.local_size=8",
+        "--config.optimizer.name=sgd",
     ],
-    "mc_infonce": ["--method=mc_infonce", "--config.mc_infonce.n_samples=4"],
+    "mc_infonce": ["--method=mc_infonce", "--config.mc_infonce.num_samples=4"],
 }  # fmt: skip
 
 _KILLS = flags.DEFINE_integer("kills", 20, "how many, spread over the cases", lower_bound=1)

@@ -1,6 +1,6 @@
 """What MC-InfoNCE costs: its train step beside SimCLR's, in time and in memory.
 
-    .venv/bin/python benchmarks/mc_infonce.py [--batch=256] [--n_samples=64] [--repeats=15]
+    .venv/bin/python benchmarks/mc_infonce.py [--batch=256] [--num_samples=64] [--repeats=15]
 
 The network is that of configs/cifar10_cpu.py. Steps alternate (A B A B ...) in one process, so that
 a noisy machine slows both; peak memory is each method's own process's. Exits with 1 if the step
@@ -26,7 +26,7 @@ from tfvmf.training.optimizers import make_optimizer
 from tfvmf.training.step import make_train_step
 
 _BATCH = flags.DEFINE_integer("batch", 256, "image pairs", lower_bound=2)
-_SAMPLES = flags.DEFINE_integer("n_samples", 64, "samples of each distribution", lower_bound=1)
+_SAMPLES = flags.DEFINE_integer("num_samples", 64, "samples of each distribution", lower_bound=1)
 _REPEATS = flags.DEFINE_integer("repeats", 15, "measured steps of each", lower_bound=1)
 _ONLY = flags.DEFINE_string("only", "", "measure the memory of this method alone (internal)")
 
@@ -39,7 +39,7 @@ def make_step(method_name: str) -> Callable[[], float]:
     config = default_config()
     config.method = method_name
     config.model.width = 16
-    config.mc_infonce.n_samples = _SAMPLES.value
+    config.mc_infonce.num_samples = _SAMPLES.value
     method = build_method(config)
     optimizer = make_optimizer(
         config.optimizer, method.trainable_variables, steps_per_epoch=10, total_steps=1000
@@ -57,7 +57,7 @@ def make_step(method_name: str) -> Callable[[], float]:
 def peak_memory(method_name: str) -> float:
     """MiB that a process needs for three steps of a method."""
     command = [sys.executable, __file__, f"--only={method_name}"]
-    command += [f"--batch={_BATCH.value}", f"--n_samples={_SAMPLES.value}"]
+    command += [f"--batch={_BATCH.value}", f"--num_samples={_SAMPLES.value}"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return float(json.loads(output.splitlines()[-1]))
 

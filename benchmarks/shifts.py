@@ -13,7 +13,7 @@ Images = np.ndarray
 
 
 def rotation(images: Images, severity: int) -> Images:
-    """Turned by 9, 18, 27, 36, 45 degrees about the centre, the corners mirrored."""
+    """Turned by 9, 18, 27, 36, 45 degrees about the center, the corners mirrored."""
     angle = 9 * severity
     turned = ndimage.rotate(images, angle, axes=(1, 2), reshape=False, order=1, mode="mirror")
     return turned.astype(np.uint8)
@@ -29,7 +29,7 @@ def shear(images: Images, severity: int) -> Images:
 
 
 def occlusion(images: Images, severity: int) -> Images:
-    """A grey square in the middle with 30 ... 90 % of the side."""
+    """A gray square in the middle with 30 ... 90 % of the side."""
     side = images.shape[1]
     hidden = round(side * (0.15 + 0.15 * severity))
     start = (side - hidden) // 2
@@ -72,18 +72,18 @@ def posterise(images: Images, severity: int) -> Images:
 
 
 def hue(images: Images, severity: int) -> Images:
-    """Colours turned by 36 ... 180 degrees about the grey axis."""
-    turn = np.pi * severity / 5.0  # of the colour circle
-    grey = images.mean(axis=-1, keepdims=True)
+    """Colors turned by 36 ... 180 degrees about the gray axis."""
+    turn = np.pi * severity / 5.0  # of the color circle
+    gray = images.mean(axis=-1, keepdims=True)
     axis = np.ones(3) / np.sqrt(3.0)
     cross = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / np.sqrt(3.0)
     matrix = np.cos(turn) * np.eye(3) + np.sin(turn) * cross
     matrix += (1.0 - np.cos(turn)) * np.outer(axis, axis)
-    return np.round((images - grey) @ matrix.T + grey).clip(0, 255).astype(np.uint8)
+    return np.round((images - gray) @ matrix.T + gray).clip(0, 255).astype(np.uint8)
 
 
 def swirl(images: Images, severity: int) -> Images:
-    """Turned about the centre by 0.5 ... 2.5 radians there and not at all at the border."""
+    """Turned about the center by 0.5 ... 2.5 radians there and not at all at the border."""
     side = images.shape[1]
     offsets = np.arange(side) - (side - 1) / 2.0
     rows, columns = np.meshgrid(offsets, offsets, indexing="ij")
@@ -132,7 +132,7 @@ def low_rank(images: Images, severity: int) -> Images:
 def opening(images: Images, severity: int) -> Images:
     """Bright details narrower than 2 ... 6 pixels taken away (morphological opening)."""
     size = severity + 1
-    return ndimage.grey_opening(images, size=(1, size, size, 1))
+    return ndimage.gray_opening(images, size=(1, size, size, 1))
 
 
 def enlarged(images: Images, severity: int) -> Images:
@@ -151,7 +151,7 @@ def enlarged(images: Images, severity: int) -> Images:
 
 FAMILIES: dict[str, tuple[Callable[[Images, int], Images], ...]] = {
     "places": (rotation, shear, swirl, tiles),
-    "colours": (channels, hue, solarise, posterise),
+    "colors": (channels, hue, solarise, posterise),
     "edges": (occlusion, lines, dither, sketch),  # more of them
     "detail": (low_rank, opening, enlarged),  # less of it
 }

@@ -83,7 +83,7 @@ def derivative(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
 
 def scipy_log_c(kappa: np.ndarray, dim: int) -> np.ndarray:
-    """The log-normaliser with SciPy's exponentially scaled Bessel function."""
+    """The log-normalizer with SciPy's exponentially scaled Bessel function."""
     order = dim / 2 - 1
     log_bessel = np.log(scipy.special.ive(order, kappa)) + kappa
     return order * np.log(kappa) - (order + 1) * np.log(2 * np.pi) - log_bessel

@@ -21,7 +21,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.backbone = "resnet50"
     config.optimizer.learning_rate = 1e-3
     config.monitor.every_epochs = 20.0
-    config.monitor.neighbours = 200
+    config.monitor.neighbors = 200
     config.monitor.bank_images = 50_000
     config.monitor.query_images = 10_000
     config.checkpoint.every_epochs = 5.0

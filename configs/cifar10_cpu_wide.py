@@ -22,5 +22,5 @@ def get_config() -> ml_collections.ConfigDict:
     config = cifar10_cpu.get_config()
     config.name = "cifar10_cpu_wide"
     config.concentration.levels = "all"
-    config.concentration.views = "wide"
+    config.concentration.view_kind = "wide"
     return config

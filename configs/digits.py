@@ -18,7 +18,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.name = "digits"
     config.epochs = 30
     config.batch_size = 127
-    config.augment.flip = 0.0  # a mirrored digit is another sign
+    config.augment.flip_probability = 0.0  # a mirrored digit is another sign
     config.model.width = 16
     config.byol.output_norm = True
     config.optimizer.learning_rate = 2e-3

@@ -16,7 +16,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.name = "mnist"
     config.epochs = 5
     config.data.source = "mnist"
-    config.augment.flip = 0.0  # a mirrored digit is another sign
+    config.augment.flip_probability = 0.0  # a mirrored digit is another sign
     config.model.width = 16
     config.optimizer.learning_rate = 2e-3
     config.optimizer.warmup_epochs = 1.0

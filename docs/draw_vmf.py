@@ -3,7 +3,7 @@
     python docs/draw_vmf.py
 
 Above, samples around one mean direction on the sphere of R^3 as kappa grows; below, the mean cosine
-A_d and the log-normaliser log C_d against kappa. The same kappa is sure in 3 dimensions and next to
+A_d and the log-normalizer log C_d against kappa. The same kappa is sure in 3 dimensions and next to
 uniform in 2048: kappa is to be read on the scale of d.
 """
 
@@ -84,7 +84,7 @@ def draw_curves(lengths: Axes, normalizers: Axes) -> None:
     normalizers.axhline(0, color=FAINT, linewidth=0.8)
     normalizers.set_yticks([-1e6, -1e4, -1e2, 0, 1e2, 1e4])
     normalizers.minorticks_off()
-    normalizers.set_title(r"log-normaliser  $\log C_d(\kappa)$")
+    normalizers.set_title(r"log-normalizer  $\log C_d(\kappa)$")
     for axes in (lengths, normalizers):
         axes.set(xscale="log", xlim=(kappa[0], kappa[-1]), xlabel=r"concentration $\kappa$")
         axes.title.set(color=INK, fontsize=10)

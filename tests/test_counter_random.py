@@ -12,7 +12,7 @@ MANY = 20_000
 ALPHA = 1e-4  # of a false alarm; the numbers are fixed, so a test that passes keeps passing
 
 
-def murmur3_finaliser(word):
+def murmur3_finalizer(word):
     """In Python's integers, from the published C."""
     word ^= word >> 16
     word = word * 0x85EBCA6B % 2**32
@@ -28,7 +28,7 @@ def seeds():
 
 @pytest.mark.parametrize(
     ("word", "hashed"),
-    # published test vectors of MurmurHash3_x86_32 for the empty string, which is its finaliser
+    # published test vectors of MurmurHash3_x86_32 for the empty string, which is its finalizer
     [(0, 0), (1, 0x514E28B7), (0xFFFFFFFF, 0x81F16F39)],
 )
 def test_mixer_is_murmur3s(word, hashed):
@@ -41,8 +41,8 @@ def test_uniforms_in_pythons_integers():
     got = uniforms(tf.constant([pair]), 5).numpy()[0]
     first, second = (word % 2**32 for word in pair)
     for column in range(5):
-        word = murmur3_finaliser(first ^ murmur3_finaliser(column + 1))
-        word = murmur3_finaliser(word ^ second)
+        word = murmur3_finalizer(first ^ murmur3_finalizer(column + 1))
+        word = murmur3_finalizer(word ^ second)
         assert got[column] == (word >> 9) / 2**23
 
 
@@ -68,7 +68,7 @@ def test_uniforms_are_uniform_and_columns_independent(seeds):
 
 
 @pytest.mark.parametrize("other", [(1, 7, 0, 1), (0, 8, 0, 1), (0, 7, 1, 1), (0, 7, 0, 0)])
-def test_neighbouring_seeds_are_independent(seeds, other):
+def test_neighboring_seeds_are_independent(seeds, other):
     seed, step, offset, view = other
     here = uniforms(seeds, 4).numpy()
     there = uniforms(example_seeds(seed, step, tf.range(MANY) + offset, view), 4).numpy()

@@ -95,7 +95,7 @@ def test_the_mean_cosine_has_the_right_slope_in_kappa(dim):
 
 @pytest.mark.parametrize("dim", [2, 3, 8, 128])
 def test_each_sample_moves_with_kappa_as_it_says(dim):
-    # The same random numbers at neighbouring kappa: the samples themselves can be subtracted.
+    # The same random numbers at neighboring kappa: the samples themselves can be subtracted.
     mu = tf.constant(direction(dim))
     kappa = tf.constant([0.01, 0.5, 5.0, 50.0, 500.0], tf.float64)
     step = 1e-4 * kappa

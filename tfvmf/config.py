@@ -26,7 +26,7 @@ def default_config() -> ml_collections.ConfigDict:
                 "source": "digits",  # digits, a TFDS name, folder:/path or npz:/path
                 "train_split": "train",
                 "eval_split": "test",
-                "eval_source": "",  # labelled data for monitor and suites; "" is `source`
+                "eval_source": "",  # labeled data for monitor and suites; "" is `source`
                 "data_dir": "",  # where TFDS finds prepared data sets
                 "image_size": 32,
                 "memory_limit_gib": 2.0,  # larger sets are read from disk as they are needed
@@ -36,17 +36,17 @@ def default_config() -> ml_collections.ConfigDict:
                 "crop_max": 1.0,
                 "ratio_min": 3 / 4,
                 "ratio_max": 4 / 3,
-                "flip": 0.5,  # a probability, as is blur
-                "brightness": 0.3,  # strengths of the colour jitter
+                "flip_probability": 0.5,
+                "brightness": 0.3,  # strengths of the color jitter
                 "contrast": 0.3,
                 "saturation": 0.3,
                 "hue": 0.1,
                 "jitter_probability": 0.8,
-                "grey_probability": 0.2,
-                "blur": 0.0,
+                "gray_probability": 0.2,
+                "blur_probability": 0.0,
                 "blur_sigma_min": 0.1,
                 "blur_sigma_max": 2.0,
-                "noise": 0.0,  # the greatest standard deviation
+                "noise_sigma_max": 0.0,
                 "noise_probability": 1.0,
             },
             "model": {
@@ -69,16 +69,16 @@ def default_config() -> ml_collections.ConfigDict:
                 "output_norm": False,
             },
             "swav": {
-                "prototypes": 128,
+                "num_prototypes": 128,
                 "temperature": 0.1,
                 # Small values assign hard. 0.05 on ImageNet; on small sets that gives nearly equal
                 # shares to all prototypes, and the loss stays at log(prototypes).
-                "epsilon": 0.02,
-                "iterations": 3,  # of Sinkhorn
+                "sinkhorn_epsilon": 0.02,
+                "sinkhorn_iterations": 3,
                 "freeze_epochs": 1.0,  # the prototypes stay as they are at first
-                "queue": 0,  # past embeddings that take part in the assignment, a view
-                "queue_epochs": 0.0,  # when the queue starts
-                "local_views": 0,  # small crops beside the two views (multi-crop)
+                "queue_length": 0,  # past embeddings that take part in the assignment, a view
+                "queue_start_epochs": 0.0,  # when the queue starts
+                "num_local_views": 0,  # small crops beside the two views (multi-crop)
                 "local_size": 16,  # their height and width
                 "local_crop_min": 0.05,
                 "local_crop_max": 0.2,
@@ -89,21 +89,21 @@ def default_config() -> ml_collections.ConfigDict:
                 "regularizer": "l2",  # the paper's, or vmf: the exact -log C(kappa)
                 "initial": 0.0,  # kappa of an untrained head; 0: what suits the method
                 "levels": "last",  # what the head sees: the features, or all levels of the network
-                "views": "augment",  # what it learns from; wide: also views that no encoder sees
+                "view_kind": "augment",  # what it learns from; wide: also damaged views
             },
-            "mc_infonce": {"temperature": 0.5, "n_samples": 64, "aggregation": "mean_log"},
+            "mc_infonce": {"temperature": 0.5, "num_samples": 64, "aggregation": "mean_log"},
             "fit_kappa": {  # of bin/fit_kappa, which sets them
-                "encoder": "",  # what is frozen: a run, a model's file, or cached features
+                "model": "",  # what is frozen: a run, a model's file, or cached features
                 "kind": "run",  # which of these: run, keras, saved_model or features
                 "method": "",  # what trained it, if that was a run
                 "fingerprint": "",  # of the file; a copy of the model is kept in the run directory
-                "features": "",  # the output that is the features; "" for the obvious one
+                "feature_layer": "",  # the output that is the features; "" for the obvious one
                 "input_range": "",  # of the pixels that it expects: 0..1, -1..1 or 0..255
                 "level_layers": "",  # layers whose maps the head sees, separated by commas
                 "cache_views": 0,  # views of each image that are embedded once; 0: new ones a step
             },
             "ensemble": {
-                "members": 1,
+                "num_members": 1,
                 "kind": "seeds",  # runs of their own, or snapshot: the ends of as many cycles
             },
             "optimizer": {
@@ -115,8 +115,8 @@ def default_config() -> ml_collections.ConfigDict:
             },
             "monitor": {
                 "every_epochs": 5.0,  # 0 switches the monitor off
-                "neighbours": 20,
-                "bank_images": 10_000,  # labelled images that vote, and images that are classified
+                "neighbors": 20,
+                "bank_images": 10_000,  # labeled images that vote, and images that are classified
                 "query_images": 2_000,
             },
             "checkpoint": {"every_epochs": 1.0, "keep": 3},
@@ -135,7 +135,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ("model.stem", ("cifar", "imagenet")),
         ("concentration.regularizer", ("l2", "vmf")),
         ("concentration.levels", ("last", "all")),
-        ("concentration.views", ("augment", "wide")),
+        ("concentration.view_kind", ("augment", "wide")),
         ("mc_infonce.aggregation", ("mean_log", "logmeanexp")),
         ("fit_kappa.kind", ("run", "keras", "saved_model", "features")),
         ("fit_kappa.input_range", ("", "0..1", "-1..1", "0..255")),
@@ -157,25 +157,25 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ("model.dropout", 0),
         ("simsiam.bottleneck", 1),
         ("byol.momentum", 0),
-        ("swav.prototypes", 2),
-        ("swav.iterations", 1),
+        ("swav.num_prototypes", 2),
+        ("swav.sinkhorn_iterations", 1),
         ("swav.freeze_epochs", 0),
-        ("swav.queue", 0),
-        ("swav.queue_epochs", 0),
-        ("swav.local_views", 0),
+        ("swav.queue_length", 0),
+        ("swav.queue_start_epochs", 0),
+        ("swav.num_local_views", 0),
         ("swav.local_size", 8),
         ("concentration.align_weight", 0),
         ("concentration.penalty_weight", 0),
         ("concentration.initial", 0),
         ("fit_kappa.cache_views", 0),
-        ("mc_infonce.n_samples", 1),
-        ("ensemble.members", 1),
+        ("mc_infonce.num_samples", 1),
+        ("ensemble.num_members", 1),
         ("optimizer.learning_rate", 0),
         ("optimizer.momentum", 0),
         ("optimizer.weight_decay", 0),
         ("optimizer.warmup_epochs", 0),
         ("monitor.every_epochs", 0),
-        ("monitor.neighbours", 1),
+        ("monitor.neighbors", 1),
         ("monitor.bank_images", 1),
         ("monitor.query_images", 1),
         ("checkpoint.every_epochs", 0.001),
@@ -188,21 +188,21 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ("simclr.temperature", 0.5),
         ("mc_infonce.temperature", 0.5),
         ("swav.temperature", 0.1),
-        ("swav.epsilon", 0.02),
+        ("swav.sinkhorn_epsilon", 0.02),
     ):
         if not _get(config, key) > 0:
             raise UserError(f"--config.{key}={_get(config, key)} must be above 0 (usual: {usual})")
     for key in ("model.dropout", "byol.momentum"):
         if _get(config, key) >= 1:
             raise UserError(f"--config.{key}={_get(config, key)} must be below 1")
-    if config.ensemble.kind == "snapshot" and config.epochs % config.ensemble.members:
+    if config.ensemble.kind == "snapshot" and config.epochs % config.ensemble.num_members:
         raise UserError(
-            f"--config.epochs={config.epochs} cannot be shared by {config.ensemble.members} "
+            f"--config.epochs={config.epochs} cannot be shared by {config.ensemble.num_members} "
             "snapshots of equal cycles: use a multiple"
         )
-    if 0 < config.swav.queue < config.batch_size:
+    if 0 < config.swav.queue_length < config.batch_size:
         raise UserError(
-            f"--config.swav.queue={config.swav.queue} is smaller than a batch of "
+            f"--config.swav.queue_length={config.swav.queue_length} is smaller than a batch of "
             f"{config.batch_size}: use 0 for no queue, or a multiple of the batch"
         )
 
@@ -211,6 +211,27 @@ def _get(config: ml_collections.ConfigDict, key: str) -> Any:
     for part in key.split("."):
         config = config[part]
     return config
+
+
+# Settings that version 0.1 called otherwise: {old: new}. Its run directories still load.
+RENAMED = {
+    "augment.flip": "augment.flip_probability",
+    "augment.blur": "augment.blur_probability",
+    "augment.noise": "augment.noise_sigma_max",
+    "augment.grey_probability": "augment.gray_probability",
+    "monitor.neighbours": "monitor.neighbors",
+    "concentration.views": "concentration.view_kind",
+    "mc_infonce.n_samples": "mc_infonce.num_samples",
+    "swav.prototypes": "swav.num_prototypes",
+    "swav.iterations": "swav.sinkhorn_iterations",
+    "swav.epsilon": "swav.sinkhorn_epsilon",
+    "swav.queue": "swav.queue_length",
+    "swav.queue_epochs": "swav.queue_start_epochs",
+    "swav.local_views": "swav.num_local_views",
+    "ensemble.members": "ensemble.num_members",
+    "fit_kappa.encoder": "fit_kappa.model",
+    "fit_kappa.features": "fit_kappa.feature_layer",
+}
 
 
 def differences(

@@ -86,7 +86,7 @@ def _words(seeds: tf.Tensor, counters: np.ndarray) -> tf.Tensor:
 
 
 def _mix(words: tf.Tensor) -> tf.Tensor:
-    """The finaliser of MurmurHash3: a bijection; a flipped bit flips each other with odds 1/2."""
+    """The finalizer of MurmurHash3: a bijection; a flipped bit flips each other with odds 1/2."""
     words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, _uint32(16)))
     words *= _uint32(0x85EBCA6B)
     words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, _uint32(13)))

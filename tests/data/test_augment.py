@@ -8,8 +8,8 @@ import tensorflow as tf
 from tfvmf.counter_random import example_seeds
 from tfvmf.data.augment import Augmentation, augment
 
-OFF = {"crop_min": 1.0, "flip": 0.0, "jitter_probability": 0.0, "grey_probability": 0.0}
-EVERYTHING = {"blur": 0.5, "noise": 0.25, "noise_probability": 0.7}
+OFF = {"crop_min": 1.0, "flip_probability": 0.0, "jitter_probability": 0.0, "gray_probability": 0.0}
+EVERYTHING = {"blur_probability": 0.5, "noise_sigma_max": 0.25, "noise_probability": 0.7}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_defaults_are_the_papers():
     fields = {field.name: field.default for field in dataclasses.fields(Augmentation)}
     assert (fields["crop_min"], fields["crop_max"]) == (0.2, 1.0)
     assert fields["brightness"] == fields["contrast"] == fields["saturation"] == 0.3
-    assert fields["noise"] == fields["blur"] == 0.0
+    assert fields["noise_sigma_max"] == fields["blur_probability"] == 0.0
 
 
 @pytest.mark.parametrize("size", [32, 17])
@@ -74,14 +74,14 @@ def test_any_shape_of_image_makes_a_view_in_graph_and_eagerly(shape):
     assert views.dtype == tf.float32
     assert views.shape == [6, 24, 24, 3]
     assert graph.get_concrete_function().output_shapes.as_list() == [None, 24, 24, 3]
-    # the graph optimiser reorders sums: the last bit of a position (of up to 200 pixels) differs
+    # the graph optimizer reorders sums: the last bit of a position (of up to 200 pixels) differs
     np.testing.assert_allclose(views, augmentation(images, seeds), atol=5e-5)
 
 
 @pytest.mark.parametrize("settings", [{}, EVERYTHING, {"hue": 0.5, "contrast": 3.0}])
-@pytest.mark.parametrize("colour", [(0, 0, 0), (255, 255, 255), (255, 0, 0), (7, 7, 7)])
-def test_views_of_constant_images_are_finite_and_in_range(settings, colour):
-    images = np.broadcast_to(np.array(colour, np.uint8), (64, 32, 32, 3))
+@pytest.mark.parametrize("color", [(0, 0, 0), (255, 255, 255), (255, 0, 0), (7, 7, 7)])
+def test_views_of_constant_images_are_finite_and_in_range(settings, color):
+    images = np.broadcast_to(np.array(color, np.uint8), (64, 32, 32, 3))
     views = augment(images, example_seeds(0, 0, tf.range(64), 0), **settings).numpy()
     assert np.isfinite(views).all()
     assert views.min() >= 0
@@ -99,7 +99,7 @@ def test_everything_off_is_the_image(images, seeds):
 
 
 def test_flip_alone_mirrors(images, seeds):
-    views = augment(images, seeds, **{**OFF, "flip": 1.0})
+    views = augment(images, seeds, **{**OFF, "flip_probability": 1.0})
     np.testing.assert_allclose(views, images[:, :, ::-1] / 255.0, atol=1e-6)
 
 
@@ -110,17 +110,17 @@ def test_operations_that_are_off_are_not_in_the_graph():
     assert hue not in op_types(Augmentation(hue=0.0))
     assert hue not in op_types(Augmentation(jitter_probability=0.0))
     assert resize in op_types(Augmentation(**OFF), size=48)
-    assert noise in op_types(Augmentation(noise=0.1))
-    assert noise not in op_types(Augmentation(noise=0.1, noise_probability=0.0))
+    assert noise in op_types(Augmentation(noise_sigma_max=0.1))
+    assert noise not in op_types(Augmentation(noise_sigma_max=0.1, noise_probability=0.0))
 
 
 def test_only_what_is_on_is_drawn_and_one_does_not_change_another(seeds):
     everything = Augmentation(**EVERYTHING).draw(seeds, 32, 32)
     settings = {
-        "boxes": {"crop_min": 0.2, "flip": 0.5},
-        "grey": {"grey_probability": 0.2},
-        "blur": {"blur": 0.5},
-        "noise": {"noise": 0.25, "noise_probability": 0.7},
+        "boxes": {"crop_min": 0.2, "flip_probability": 0.5},
+        "gray": {"gray_probability": 0.2},
+        "blur": {"blur_probability": 0.5},
+        "noise": {"noise_sigma_max": 0.25, "noise_probability": 0.7},
     }
     for name, on in settings.items():
         alone = Augmentation(**{**OFF, **on}).draw(seeds, 32, 32)
@@ -132,7 +132,7 @@ def test_only_what_is_on_is_drawn_and_one_does_not_change_another(seeds):
 
 
 def test_crops_have_uniform_area_and_log_uniform_ratio():
-    top, left, bottom, right = boxes_of(Augmentation(flip=0.0))
+    top, left, bottom, right = boxes_of(Augmentation(flip_probability=0.0))
     height, width = bottom - top, right - left
     area, ratio = height * width / 32**2, width / height
     assert scipy.stats.kstest(area, "uniform", (0.2, 0.8)).pvalue > 1e-4
@@ -177,7 +177,7 @@ def test_crops_lie_within_the_image(height, width):
 def test_probabilities_and_strengths():
     seeds = example_seeds(0, 0, tf.range(20_000), 0)
     drawn = {k: v.numpy() for k, v in Augmentation(**EVERYTHING).draw(seeds, 32, 32).items()}
-    shares = {"brightness": (1.0, 0.8), "hue": (0.0, 0.8), "grey": (0.0, 0.2)}
+    shares = {"brightness": (1.0, 0.8), "hue": (0.0, 0.8), "gray": (0.0, 0.2)}
     shares |= {"blur": (0.0, 0.5), "noise": (0.0, 0.7)}
     for name, (neutral, probability) in shares.items():
         assert abs(np.mean(drawn[name] != neutral) - probability) < 0.015, name
@@ -203,17 +203,17 @@ def test_probabilities_and_strengths():
         ("crop_max", 1.5),
         ("ratio_min", -1.0),
         ("ratio_max", 0.5),
-        ("flip", 1.01),
+        ("flip_probability", 1.01),
         ("brightness", -0.1),
         ("contrast", float("nan")),
         ("saturation", float("inf")),
         ("hue", 0.6),
         ("jitter_probability", -0.5),
-        ("grey_probability", 2.0),
-        ("blur", -1.0),
+        ("gray_probability", 2.0),
+        ("blur_probability", -1.0),
         ("blur_sigma_min", 0.0),
         ("blur_sigma_max", 0.05),
-        ("noise", -0.25),
+        ("noise_sigma_max", -0.25),
         ("noise_probability", 1.5),
     ],
 )

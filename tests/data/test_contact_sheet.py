@@ -20,7 +20,9 @@ def test_a_row_for_each_image_and_the_original_first(images):
 
 
 def test_the_views_are_those_of_the_augmentation(images):
-    nothing = Augmentation(crop_min=1.0, flip=0.0, jitter_probability=0.0, grey_probability=0.0)
+    nothing = Augmentation(
+        crop_min=1.0, flip_probability=0.0, jitter_probability=0.0, gray_probability=0.0
+    )
     sheet = draw_views(images, nothing, views=2)
     for column in (1, 2):
         np.testing.assert_array_equal(sheet[:, column * 98 : column * 98 + 98], sheet[:, :98])

@@ -229,23 +229,23 @@ def test_jpeg_by_pillow(images):
 def test_pixelate_has_fewer_columns():
     stripes = np.zeros((1, 64, 64, 3), np.uint8)
     stripes[:, :, ::2] = 255
-    # 64 columns of alternating black and white on 41: at least 23 neighbours become equal.
+    # 64 columns of alternating black and white on 41: at least 23 neighbors become equal.
     row = corrupt(stripes, "pixelate", 5)[0, 0, :, 0].astype(int)
     assert (np.diff(row) == 0).sum() >= 23
 
 
-def test_noise_on_grey():
-    grey = np.full((40, 32, 32, 3), 128, np.uint8)
+def test_noise_on_gray():
+    gray = np.full((40, 32, 32, 3), 128, np.uint8)
     for name, deviation in [
         ("gaussian_noise", 255 * 0.08),
         ("speckle_noise", 128 * 0.12),
         ("shot_noise", 255 * np.sqrt(128 / 255 / 100)),
     ]:
-        noisy = corrupt(grey, name, 3).astype(float)
+        noisy = corrupt(gray, name, 3).astype(float)
         assert noisy.std() == pytest.approx(deviation, rel=0.02)
         # Half a level is lost to truncation.
         assert noisy.mean() == pytest.approx(127.5, abs=0.6)
-    salted = corrupt(grey, "impulse_noise", 5)
+    salted = corrupt(gray, "impulse_noise", 5)
     assert (salted == 255).mean() == pytest.approx(0.035, rel=0.1)
     assert (salted == 0).mean() == pytest.approx(0.035, rel=0.1)
 
@@ -262,7 +262,7 @@ def test_motion_blur_is_a_line():
     np.testing.assert_allclose(blurred.sum(axis=(1, 2, 3)), 1, atol=1e-5)
 
 
-def test_glass_blur_takes_from_upper_left_neighbours(images):
+def test_glass_blur_takes_from_upper_left_neighbors(images):
     clean = images[:4].astype(int)
     scattered = corrupt(images[:4], "glass_blur", 1).astype(int)
     np.testing.assert_array_equal(scattered[:, :2], clean[:, :2])
@@ -304,8 +304,8 @@ def test_spatter_distance():
 
 def test_spatter_equalises():
     levels = np.repeat(np.arange(4, dtype=np.uint8), 16).reshape(1, 8, 8)
-    equalised = spatter._equalise(levels)
-    np.testing.assert_array_equal(np.unique(equalised), [0, 85, 170, 255])
+    equalized = spatter._equalise(levels)
+    np.testing.assert_array_equal(np.unique(equalized), [0, 85, 170, 255])
     flat = np.full((1, 8, 8), 20, np.uint8)
     np.testing.assert_array_equal(spatter._equalise(flat), flat)
 
@@ -317,9 +317,9 @@ def test_spatter_edges_of_a_square():
     assert edges.any()
     assert not edges[7:9, 7:9].any()
     assert not edges[:3].any()
-    labelled, count = ndimage.label(edges, np.ones((3, 3)))
+    labeled, count = ndimage.label(edges, np.ones((3, 3)))
     assert count == 1
-    assert ndimage.binary_fill_holes(labelled > 0)[8, 8]
+    assert ndimage.binary_fill_holes(labeled > 0)[8, 8]
 
 
 def test_spatter_without_a_drop_stays_dry():
@@ -330,8 +330,8 @@ def test_made_textures_have_the_statistics_of_photographs(monkeypatch):
     monkeypatch.setattr(frost_textures, "_photographs_directory", lambda: None)
     assert frost_textures.frost_source() == "procedural ice texture"
     for texture, facts in zip(frost_textures.textures(32), frost_textures._STATISTICS, strict=True):
-        colour, deviation, gradient = facts
-        np.testing.assert_allclose(texture.mean(axis=(0, 1)), colour, atol=6)
+        color, deviation, gradient = facts
+        np.testing.assert_allclose(texture.mean(axis=(0, 1)), color, atol=6)
         assert texture.mean(axis=-1).std() == pytest.approx(deviation, rel=0.15)
         assert np.abs(np.diff(texture.astype(float), axis=0)).mean() == pytest.approx(
             gradient, rel=0.15

@@ -10,7 +10,7 @@ from tfvmf.errors import UserError
 
 
 def paint(path, value, size=(20, 12)):
-    """Writes an image of one grey value, so that it can be told from the others."""
+    """Writes an image of one gray value, so that it can be told from the others."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, (value, value, value)).save(path)
 
@@ -26,7 +26,7 @@ def flat(tmp_path):
     return tmp_path
 
 
-def test_flat_folder_is_unlabelled_and_split_without_overlap(flat):
+def test_flat_folder_is_unlabeled_and_split_without_overlap(flat):
     train, test = load(f"folder:{flat}", "train"), load(f"folder:{flat}", "test")
     assert train.labels is None
     assert train.num_classes == 0
@@ -85,7 +85,7 @@ def test_split_folders_share_their_classes(tmp_path):
         load(f"folder:{tmp_path}", "extra")
 
 
-def test_unlabelled_training_images_beside_labelled_test_images(tmp_path):
+def test_unlabeled_training_images_beside_labeled_test_images(tmp_path):
     paint(tmp_path / "train" / "images" / "1.png", 1)
     paint(tmp_path / "test" / "a" / "2.png", 2)
     paint(tmp_path / "test" / "b" / "3.png", 3)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tfvmf.data import image_ops
 
-GREY = np.array([0.299, 0.587, 0.114])
+GRAY = np.array([0.299, 0.587, 0.114])
 
 
 @pytest.fixture
@@ -70,22 +70,22 @@ def test_adjust_brightness(images):
 
 def test_adjust_contrast(images):
     factors = vector(0.0, 0.5, 1.0, 1.3, 4.0)
-    mean = (images.astype(np.float64) @ GREY).mean(axis=(1, 2))[:, None, None, None]
+    mean = (images.astype(np.float64) @ GRAY).mean(axis=(1, 2))[:, None, None, None]
     want = np.clip(images * per_image(factors) + (1 - per_image(factors)) * mean, 0, 1)
     np.testing.assert_allclose(image_ops.adjust_contrast(images, factors), want, atol=1e-6)
 
 
 def test_adjust_saturation(images):
     factors = vector(0.0, 0.5, 1.0, 1.3, 4.0)
-    grey = (images.astype(np.float64) @ GREY)[..., None]
-    want = np.clip(images * per_image(factors) + (1 - per_image(factors)) * grey, 0, 1)
+    gray = (images.astype(np.float64) @ GRAY)[..., None]
+    want = np.clip(images * per_image(factors) + (1 - per_image(factors)) * gray, 0, 1)
     np.testing.assert_allclose(image_ops.adjust_saturation(images, factors), want, atol=1e-6)
 
 
-def test_to_grey(images):
-    got = image_ops.to_grey(images, vector(0, 1, 0, 1, 1))
+def test_to_gray(images):
+    got = image_ops.to_gray(images, vector(0, 1, 0, 1, 1))
     np.testing.assert_array_equal(got[0], images[0])
-    want = np.repeat((images[1] @ GREY)[..., None], 3, axis=-1)
+    want = np.repeat((images[1] @ GRAY)[..., None], 3, axis=-1)
     np.testing.assert_allclose(got[1], want, atol=1e-6)
     pillow = Image.fromarray(np.rint(255 * images[1]).astype(np.uint8)).convert("L")
     np.testing.assert_allclose(255 * got[1, :, :, 0], np.asarray(pillow), atol=1.1)
@@ -134,7 +134,7 @@ def test_add_noise(images):
         (image_ops.adjust_brightness, 1.0),
         (image_ops.adjust_contrast, 1.0),
         (image_ops.adjust_saturation, 1.0),
-        (image_ops.to_grey, 0.0),
+        (image_ops.to_gray, 0.0),
         (image_ops.gaussian_blur, 0.0),
         (lambda images, sigmas: image_ops.add_noise(images, sigmas, images), 0.0),
     ],

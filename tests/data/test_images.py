@@ -34,9 +34,9 @@ def test_reads_a_path_as_it_reads_bytes(pixels, tmp_path):
     np.testing.assert_array_equal(read_image(str(tmp_path / "a.png"), 16), pixels)
 
 
-def test_grey_becomes_three_equal_channels(pixels):
-    grey = pixels[..., 0]
-    np.testing.assert_array_equal(read_image(encode(grey), 16), grey[..., None].repeat(3, -1))
+def test_gray_becomes_three_equal_channels(pixels):
+    gray = pixels[..., 0]
+    np.testing.assert_array_equal(read_image(encode(gray), 16), gray[..., None].repeat(3, -1))
 
 
 def test_one_bit_and_palette(pixels):
@@ -48,10 +48,10 @@ def test_one_bit_and_palette(pixels):
 
 
 def test_sixteen_bits_are_scaled_and_not_clipped():
-    grey = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
+    gray = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
     for file_format in ("PNG", "TIFF"):
-        image = read_image(encode(grey, file_format), 16)
-        np.testing.assert_allclose(image[..., 0], grey / 257, atol=0.51)
+        image = read_image(encode(gray, file_format), 16)
+        np.testing.assert_allclose(image[..., 0], gray / 257, atol=0.51)
     assert read_image(encode(np.zeros((16, 16), np.uint16)), 16).max() == 0
 
 
@@ -71,11 +71,11 @@ def test_transparency_is_laid_on_white(pixels):
     np.testing.assert_array_equal(image[:4], 255)
     np.testing.assert_array_equal(image[8:], pixels[8:])
     np.testing.assert_allclose(image[4:8], 0.4 * pixels[4:8] + 0.6 * 255, atol=1)
-    grey_alpha = np.concatenate([pixels[..., :1], alpha], -1)
-    assert (read_image(encode(Image.fromarray(grey_alpha, "LA")), 16)[:4] == 255).all()
+    gray_alpha = np.concatenate([pixels[..., :1], alpha], -1)
+    assert (read_image(encode(Image.fromarray(gray_alpha, "LA")), 16)[:4] == 255).all()
 
 
-def test_transparent_colour_of_a_palette_is_white():
+def test_transparent_color_of_a_palette_is_white():
     image = Image.new("P", (16, 16), 0)
     image.putpalette([10, 20, 30, 40, 50, 60])
     image.paste(1, (0, 8, 16, 16))
@@ -91,7 +91,7 @@ def test_cmyk():
 
 
 def test_first_frame_of_an_animation():
-    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "lime", "blue")]
+    frames = [Image.new("RGB", (16, 16), color) for color in ("red", "lime", "blue")]
     for file_format in ("GIF", "PNG", "WEBP"):
         data = encode(frames[0], file_format, save_all=True, append_images=frames[1:])
         got = read_image(data, 16).astype(int)
@@ -109,7 +109,7 @@ def test_exif_orientation_is_honoured():
         np.testing.assert_array_equal(read_image(data, 16), upright)
 
 
-def test_centre_of_a_wide_or_tall_image_is_kept():
+def test_center_of_a_wide_or_tall_image_is_kept():
     wide = np.zeros((16, 48, 3), np.uint8)
     wide[:, 16:32] = 200
     assert (read_image(encode(wide), 16) == 200).all()
@@ -131,7 +131,7 @@ def test_large_jpeg_decoded_at_a_fraction_looks_like_the_whole(rng):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 300), (300, 1), (3, 2)])
-def test_tiny_and_thin_images_of_one_colour_stay_of_one_colour(shape):
+def test_tiny_and_thin_images_of_one_color_stay_of_one_color(shape):
     image = read_image(encode(np.full((*shape, 3), 77, np.uint8)), 32)
     assert image.shape == (32, 32, 3)
     assert (image == 77).all()
@@ -174,5 +174,5 @@ def test_large_files_go_through_threads_in_order(rng):
 
 def test_resize_of_an_array_is_that_of_a_file(pixels):
     np.testing.assert_array_equal(resize_image(pixels, 40), read_image(encode(pixels), 40))
-    grey = pixels[..., 0].copy()
-    np.testing.assert_array_equal(resize_image(grey, 40), read_image(encode(grey), 40))
+    gray = pixels[..., 0].copy()
+    np.testing.assert_array_equal(resize_image(gray, 40), read_image(encode(gray), 40))

@@ -48,16 +48,16 @@ def test_images_without_a_split_are_split_by_index(save, images):
     np.testing.assert_array_equal(load(spec, "all", image_size=16).array, images)
 
 
-def test_unlabelled_and_the_short_keys(save, images):
+def test_unlabeled_and_the_short_keys(save, images):
     assert load(save(x=images)).labels is None
     assert load(save(x=images, y=np.zeros(50, np.uint8)), "all").num_classes == 1
 
 
 @pytest.mark.parametrize("shape", [(5, 16, 16), (5, 16, 16, 1)])
-def test_grey_becomes_rgb(save, images, shape):
-    grey = images[:5, :, :, 0].reshape(shape)
-    array = load(save(images=grey), "all", image_size=16).array
-    np.testing.assert_array_equal(array, grey.reshape(5, 16, 16, 1).repeat(3, -1))
+def test_gray_becomes_rgb(save, images, shape):
+    gray = images[:5, :, :, 0].reshape(shape)
+    array = load(save(images=gray), "all", image_size=16).array
+    np.testing.assert_array_equal(array, gray.reshape(5, 16, 16, 1).repeat(3, -1))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

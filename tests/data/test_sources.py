@@ -95,7 +95,7 @@ def test_unknown_spec_says_what_was_meant(spec, advice, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_a_path_without_a_scheme_is_recognised(tmp_path):
+def test_a_path_without_a_scheme_is_recognized(tmp_path):
     with pytest.raises(UserError, match=f"did you mean 'folder:{tmp_path}'"):
         load(str(tmp_path))
 

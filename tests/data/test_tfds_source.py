@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from tfds_sets import image_features, prepare
+from helpers.tfds_sets import image_features, prepare
 
 from tfvmf.data import cache
 from tfvmf.data.sources import load
@@ -125,7 +125,7 @@ def test_a_cache_that_could_not_be_finished_leaves_nothing_behind():
     assert [path.suffix for path in cache.cache_dir().iterdir()] == [".lock"]
 
 
-def test_grey_images_of_any_size_without_labels(tmp_path):
+def test_gray_images_of_any_size_without_labels(tmp_path):
     examples = [{"image": np.full((9 + n, 30 - n, 1), 20 * n, np.uint8)} for n in range(6)]
     prepare(tmp_path, {"train": examples}, image_features(shape=(None, None, 1)))
     source = load("tiny", data_dir=str(tmp_path))

@@ -7,7 +7,7 @@ from tfvmf.counter_random import example_seeds
 from tfvmf.data.wide import KINDS, WideViews
 
 PLAIN = data.Augmentation(
-    size=8, crop_min=1.0, flip=0.0, jitter_probability=0.0, grey_probability=0.0
+    size=8, crop_min=1.0, flip_probability=0.0, jitter_probability=0.0, gray_probability=0.0
 )
 
 
@@ -66,7 +66,11 @@ def test_crops_are_small(rng):
     ramp = np.stack([ramp] * 3, axis=3)
     wide = WideViews(
         augmentation=data.Augmentation(
-            size=64, crop_min=1.0, flip=0.0, jitter_probability=0.0, grey_probability=0.0
+            size=64,
+            crop_min=1.0,
+            flip_probability=0.0,
+            jitter_probability=0.0,
+            gray_probability=0.0,
         ),
         kinds=("crop",),
     )

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
+from helpers.tiny import tiny_config
+from helpers.untrained import make_run
 from sklearn.metrics import roc_auc_score
-from tiny import tiny_config
-from untrained import make_run
 
 from tfvmf import evaluation
 from tfvmf.data.corruptions import CORRUPTIONS, corrupt
@@ -60,7 +60,7 @@ def test_the_error_is_that_of_numpy(run, results, pair):
     for images, entry in ((clean, results["clean"]), (damaged, results["calibration"]["fog"][2])):
         kappa, cosine = pair(images)
         assert entry["error"] == pytest.approx(np.abs(kappa / 2 - cosine).mean(), abs=1e-6)
-        assert entry["foretold"] == pytest.approx(kappa.mean() / 2, abs=1e-6)
+        assert entry["predicted"] == pytest.approx(kappa.mean() / 2, abs=1e-6)
         assert entry["agreement"] == pytest.approx(cosine.mean(), abs=1e-6)
         expected = scipy.stats.spearmanr(kappa, cosine).statistic
         assert entry["rank"] == pytest.approx(expected, abs=1e-6)
@@ -103,7 +103,7 @@ def test_it_writes_what_it_returns(run, results, foreign):
     named = next(line for line in lines if line.startswith('"fog",3,')).split(",")
     assert float(named[6]) == pytest.approx(results["calibration"]["fog"][2]["error"], rel=1e-5)
     table = (directory / "table.md").read_text()
-    assert f"| clean | {results['clean']['foretold']:.3f} |" in table
+    assert f"| clean | {results['clean']['predicted']:.3f} |" in table
     assert foreign in table
 
 
@@ -112,9 +112,9 @@ def test_the_exact_penalty_has_a_scale_of_its_own(rng):
     kappa = np.array([1.0, 30.0])
     found = agreement.compare(method, kappa, np.array([0.0, 0.5]))
     # A_8(k) = I_4(k) / I_3(k)
-    foretold = scipy.special.ive(4, kappa) / scipy.special.ive(3, kappa)
-    assert found["foretold"] == pytest.approx(foretold.mean(), rel=1e-5)
-    assert found["error"] == pytest.approx(np.abs(foretold - [0.0, 0.5]).mean(), rel=1e-5)
+    predicted = scipy.special.ive(4, kappa) / scipy.special.ive(3, kappa)
+    assert found["predicted"] == pytest.approx(predicted.mean(), rel=1e-5)
+    assert found["error"] == pytest.approx(np.abs(predicted - [0.0, 0.5]).mean(), rel=1e-5)
     assert agreement.scale_of(method) == "A_d(kappa)"
 
 

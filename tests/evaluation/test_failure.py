@@ -6,8 +6,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 import scipy.stats
+from helpers.untrained import make_run
 from sklearn.metrics import roc_auc_score
-from untrained import make_run
 
 from tfvmf import evaluation
 from tfvmf.evaluation import crops, failure, paper, risk
@@ -105,7 +105,7 @@ def test_few_errors_and_none_are_said_in_one_line(rng):
     assert (detected["auroc"], detected["aurc"]) == (None, 0.0)
 
 
-def test_r_auroc_is_of_certainty_predicting_a_good_neighbour(rng):
+def test_r_auroc_is_of_certainty_predicting_a_good_neighbor(rng):
     same = rng.random(100) < 0.7
     kappa = rng.normal(size=100) + same
     measured = failure.retrieve(SCORES["kappa"].uncertainty(kappa), same)

@@ -6,9 +6,9 @@ import keras
 import matplotlib.image
 import numpy as np
 import pytest
+from helpers.tiny import tiny_config
+from helpers.untrained import make_run
 from sklearn.metrics import roc_auc_score
-from tiny import tiny_config
-from untrained import make_run
 
 from tfvmf import evaluation, training
 from tfvmf.errors import UserError
@@ -68,7 +68,7 @@ def test_the_distance_is_the_mean_to_the_five_nearest(rng):
     expected = [
         np.mean(sorted(cosine_distance(query, row) for row in bank)[:5]) for query in queries
     ]
-    np.testing.assert_allclose(ood_scores.neighbour_distance(queries, bank), expected, rtol=1e-4)
+    np.testing.assert_allclose(ood_scores.neighbor_distance(queries, bank), expected, rtol=1e-4)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_score_without_an_opinion_adds_nothing(joined_case):
     bank, _, queries, kappa = joined_case
     np.testing.assert_allclose(
         ood_scores.Joined(bank, np.ones(60)).distance(queries, kappa),
-        ood_scores.neighbour_distance(queries, bank),
+        ood_scores.neighbor_distance(queries, bank),
         rtol=1e-5,
     )
 
@@ -170,16 +170,16 @@ def test_metrics_of_a_case_that_can_be_counted():
 
 def test_detectors_need_labels_only_for_gaussians(rng):
     train = {"score": rng.normal(size=30), "f_ssl": rng.normal(size=(30, 4))}
-    unlabelled = ood_scores.detectors(train, None, KAPPA)
-    assert list(unlabelled) == ["kappa", "f_ssl", "f_ssl+kappa"]
-    labelled = ood_scores.detectors(
+    unlabeled = ood_scores.detectors(train, None, KAPPA)
+    assert list(unlabeled) == ["kappa", "f_ssl", "f_ssl+kappa"]
+    labeled = ood_scores.detectors(
         train | {"f_res": rng.normal(size=(30, 2))}, np.arange(30) % 3, KAPPA
     )
-    assert len(labelled) == 9
+    assert len(labeled) == 9
     sample = {name: values[:7] for name, values in train.items()}
-    np.testing.assert_array_equal(labelled["kappa"](sample), -sample["score"])
+    np.testing.assert_array_equal(labeled["kappa"](sample), -sample["score"])
     np.testing.assert_allclose(
-        labelled["f_ssl"](sample), ood_scores.neighbour_distance(sample["f_ssl"], train["f_ssl"])
+        labeled["f_ssl"](sample), ood_scores.neighbor_distance(sample["f_ssl"], train["f_ssl"])
     )
 
 
@@ -224,7 +224,7 @@ def test_features_of_a_supervised_run_at_another_size(run, foreign, tmp_path):
     supervised = evaluation.load(tmp_path)
     noise = training.load_source(supervised.config, foreign, "test")
     parts = [supervised.test.images(0, 60), noise.images()]
-    values = ood_scores.neighbour_distance(
+    values = ood_scores.neighbor_distance(
         np.concatenate([supervised.embedder(part)["features"] for part in parts]),
         supervised.train_embeddings["features"],
     )

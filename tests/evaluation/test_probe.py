@@ -3,11 +3,11 @@ import json
 
 import numpy as np
 import pytest
+from helpers.tiny import tiny_config
+from helpers.untrained import make_run
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
-from tiny import tiny_config
-from untrained import make_run
 
 from tfvmf import evaluation, training
 from tfvmf.errors import UserError

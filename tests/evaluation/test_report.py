@@ -7,8 +7,8 @@ import subprocess
 
 import numpy as np
 import pytest
+from helpers.tiny import tiny_config
 from PIL import Image
-from tiny import tiny_config
 
 from tfvmf import evaluation, training
 from tfvmf.evaluation import gallery

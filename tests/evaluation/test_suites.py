@@ -3,8 +3,8 @@ import json
 import matplotlib.image
 import numpy as np
 import pytest
-from tfds_sets import image_features, prepare
-from tiny import tiny_config
+from helpers.tfds_sets import image_features, prepare
+from helpers.tiny import tiny_config
 
 from tfvmf import evaluation, training
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, TFDS_NAMES, corrupt

@@ -15,14 +15,14 @@ def pair(rng):
     return [tf.constant(v) for v in (mu[0], kappa[0], mu[1], kappa[1])]
 
 
-def reference(pair, temperature, n_samples, aggregation):
+def reference(pair, temperature, num_samples, aggregation):
     """The equation, term by term, on the samples of the same seed."""
     mu_1, kappa_1, mu_2, kappa_2 = pair
     distribution = vmf.VonMisesFisher(tf.concat([mu_1, mu_2], 0), tf.concat([kappa_1, kappa_2], 0))
-    z = distribution.sample(n_samples, seed=SEED).numpy().astype(np.float64)
+    z = distribution.sample(num_samples, seed=SEED).numpy().astype(np.float64)
     count = len(mu_1)
-    log_p = np.zeros((n_samples, 2 * count))
-    for s in range(n_samples):
+    log_p = np.zeros((num_samples, 2 * count))
+    for s in range(num_samples):
         for i in range(2 * count):
             j = (i + count) % (2 * count)
             others = [np.exp(z[s, i] @ z[s, k] / temperature) for k in range(2 * count) if k != i]
@@ -36,7 +36,7 @@ def reference(pair, temperature, n_samples, aggregation):
 @pytest.mark.parametrize("chunk", [1, 3, 100])
 def test_equals_the_equation_in_chunks_of_any_size(pair, aggregation, chunk):
     loss = losses.mc_infonce(
-        *pair, seed=SEED, temperature=0.4, n_samples=7, aggregation=aggregation, chunk=chunk
+        *pair, seed=SEED, temperature=0.4, num_samples=7, aggregation=aggregation, chunk=chunk
     )
     assert float(loss) == pytest.approx(reference(pair, 0.4, 7, aggregation), rel=1e-5)
 
@@ -56,7 +56,7 @@ def test_gradient_is_that_of_a_plain_computation(pair, aggregation):
         return -tf.reduce_mean(tf.reduce_logsumexp(log_p, axis=0) - np.log(6.0))
 
     def ours():
-        return losses.mc_infonce(*pair, seed=SEED, n_samples=6, aggregation=aggregation, chunk=4)
+        return losses.mc_infonce(*pair, seed=SEED, num_samples=6, aggregation=aggregation, chunk=4)
 
     gradients = []
     for function in (plain, ours):
@@ -70,22 +70,22 @@ def test_gradient_is_that_of_a_plain_computation(pair, aggregation):
 
 def test_certain_views_give_the_contrastive_loss(pair):
     certain = tf.fill([5], 1e7)
-    loss = losses.mc_infonce(pair[0], certain, pair[2], certain, seed=SEED, n_samples=2)
+    loss = losses.mc_infonce(pair[0], certain, pair[2], certain, seed=SEED, num_samples=2)
     assert float(loss) == pytest.approx(float(losses.nt_xent(pair[0], pair[2])), rel=1e-3)
 
 
 def test_the_log_of_the_mean_is_below_the_mean_of_the_logs(pair):
     by_name = {
-        name: float(losses.mc_infonce(*pair, seed=SEED, n_samples=16, aggregation=name))
+        name: float(losses.mc_infonce(*pair, seed=SEED, num_samples=16, aggregation=name))
         for name in ("mean_log", "logmeanexp")
     }
     assert by_name["logmeanexp"] < by_name["mean_log"]
 
 
 def test_shares_of_a_batch_average_to_the_whole(pair):
-    whole = losses.mc_infonce(*pair, seed=SEED, n_samples=4)
+    whole = losses.mc_infonce(*pair, seed=SEED, num_samples=4)
     parts = [
-        count * losses.mc_infonce(*pair, seed=SEED, n_samples=4, rows=count, first_row=first)
+        count * losses.mc_infonce(*pair, seed=SEED, num_samples=4, rows=count, first_row=first)
         for first, count in ((0, 2), (2, 3))
     ]
     assert float(sum(parts) / 5) == pytest.approx(float(whole), rel=1e-6)
@@ -94,7 +94,7 @@ def test_shares_of_a_batch_average_to_the_whole(pair):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n_samples": 0}, "n_samples"),
+        ({"num_samples": 0}, "num_samples"),
         ({"temperature": 0.0}, "temperature"),
         ({"aggregation": "max"}, "aggregation"),
         ({"chunk": 0}, "chunk"),

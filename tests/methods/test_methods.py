@@ -92,7 +92,7 @@ def test_supervised_is_cross_entropy(views):
 
 
 def test_supervised_needs_labels():
-    with pytest.raises(UserError, match="labelled source"):
+    with pytest.raises(UserError, match="labeled source"):
         build_method(tiny("supervised"), num_classes=0)
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny import tiny_config
+from helpers.tiny import tiny_config
 
 from tfvmf import losses
 from tfvmf.methods import Moment, build_method
@@ -27,19 +27,19 @@ def test_each_view_predicts_the_codes_of_the_other(views):
     scores = [
         view["mean_direction"] @ method.prototypes.kernel for view in method.encode(views, Moment())
     ]
-    epsilon = method.config.swav.epsilon
+    epsilon = method.config.swav.sinkhorn_epsilon
     codes = [losses.sinkhorn(score, epsilon=epsilon) for score in scores]
     expected = (prediction(codes[0], scores[1]) + prediction(codes[1], scores[0])) / 2
     assert float(terms["prediction"]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_local_views_predict_the_codes_of_both(views, rng):
-    method = swav(**{"swav.local_views": 1})
+    method = swav(**{"swav.num_local_views": 1})
     local = tf.constant(rng.uniform(size=(6, 8, 8, 3)), tf.float32)
     terms = method.loss([*views, local])
     outputs = method.encode(views, Moment()) + method.encode([local], Moment())
     scores = [view["mean_direction"] @ method.prototypes.kernel for view in outputs]
-    epsilon = method.config.swav.epsilon
+    epsilon = method.config.swav.sinkhorn_epsilon
     codes = [losses.sinkhorn(score, epsilon=epsilon) for score in scores[:2]]
     pairs = [(0, 1), (0, 2), (1, 0), (1, 2)]
     expected = np.mean([prediction(codes[q], scores[p]) for q, p in pairs])
@@ -62,7 +62,7 @@ def test_prototypes_are_frozen_in_the_first_epoch_and_have_unit_length(views):
 
 
 def test_the_queue_keeps_the_newest_and_joins_once_full(views):
-    method = swav(**{"swav.queue": 12, "swav.queue_epochs": 0.5})
+    method = swav(**{"swav.queue_length": 12, "swav.queue_start_epochs": 0.5})
     plain = swav()
     for name in ("encoder", "prototypes"):
         own, other = method.models[name].weights, plain.models[name].weights
@@ -85,7 +85,7 @@ def test_the_queue_keeps_the_newest_and_joins_once_full(views):
     # Full, but not started yet; then with the past of each view in its assignment.
     early = float(method.loss(views, moment=Moment(epoch=0.4))["prediction"])
     assert early == pytest.approx(without, rel=1e-5)
-    kernel, epsilon = plain.prototypes.kernel, plain.config.swav.epsilon
+    kernel, epsilon = plain.prototypes.kernel, plain.config.swav.sinkhorn_epsilon
     scores = [mu @ kernel for mu in pushed]
     codes = [losses.sinkhorn(tf.concat([s] * 3, axis=0), epsilon=epsilon)[:6] for s in scores]
     expected = (prediction(codes[0], scores[1]) + prediction(codes[1], scores[0])) / 2

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny import tiny_config
+from helpers.tiny import tiny_config
 
 from tfvmf.methods import Moment, build_method
 

@@ -91,6 +91,6 @@ def test_keeps_statistics_in_float32_under_mixed_precision(rng):
     assert {v.dtype for v in layer.variables} == {"float32"}
 
 
-def test_survives_serialisation():
+def test_survives_serialization():
     layer = keras.layers.deserialize(keras.layers.serialize(BatchNorm(momentum=0.5, epsilon=1e-3)))
     assert (layer.momentum, layer.epsilon) == (0.5, 1e-3)

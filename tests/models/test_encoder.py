@@ -57,7 +57,7 @@ def test_takes_images_of_any_size(encoder):
     assert outputs["features"].shape == (2, 64)
 
 
-def test_an_image_does_not_depend_on_its_neighbours(encoder, images):
+def test_an_image_does_not_depend_on_its_neighbors(encoder, images):
     alone = encoder(images[:1], training=False)["mean_direction"]
     together = encoder(images, training=False)["mean_direction"][:1]
     np.testing.assert_allclose(alone, together, atol=1e-5)

@@ -10,9 +10,9 @@ import time
 
 import numpy as np
 import pytest
-from foreign import foreign_cnn
+from helpers.foreign import foreign_cnn
+from helpers.untrained import make_run
 from PIL import Image
-from untrained import make_run
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Each with a flag that its help must name.
@@ -81,7 +81,11 @@ def test_without_venv_they_say_what_to_run(program, tmp_path):
         ("train", ["--method=simclr2"], "simclr_vmf"),
         ("train", ["--ensemble=1"], "ensemble"),
         ("train", ["--ensemble=2", "--ensemble_kind=bag"], "snapshot"),
-        ("train", ["--method=swav", "--config.swav.queue=5"], "--config.swav.queue=5"),
+        (
+            "train",
+            ["--method=swav", "--config.swav.queue_length=5"],
+            "--config.swav.queue_length=5",
+        ),
         ("train", ["--strategy=tpu"], "multi_worker"),
         ("train", ["--config.data.source=folder:/no/such/folder"], "/no/such/folder"),
         ("evaluate", ["--workdir=/no/such/run"], "/no/such/run"),
@@ -126,11 +130,11 @@ def test_a_config_file_that_invents_settings_is_refused(tmp_path):
         "def get_config():\n"
         "    config = default_config()\n"
         "    with config.unlocked():\n"
-        "        config.model.colour = 'red'\n"
+        "        config.model.color = 'red'\n"
         "    return config\n"
     )
     result = run("train", f"--config={config}", cwd=tmp_path)
-    assert (result.returncode, "model.colour" in result.stderr) == (2, True)
+    assert (result.returncode, "model.color" in result.stderr) == (2, True)
 
 
 def test_train_then_evaluate_as_typed(tmp_path):

@@ -2,7 +2,7 @@ import dataclasses
 import json
 
 import pytest
-from tiny_budget import TINY, tiny_workspace
+from helpers.tiny_budget import TINY, tiny_workspace
 
 from tfvmf.errors import UserError
 from tfvmf.evaluation import paper

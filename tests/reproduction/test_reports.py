@@ -5,7 +5,7 @@ import csv
 import matplotlib.image
 import numpy as np
 import pytest
-from tiny_budget import tiny_workspace
+from helpers.tiny_budget import tiny_workspace
 
 from tfvmf.data.corruptions import CORRUPTIONS
 from tfvmf.evaluation import failure, paper, plots
@@ -36,7 +36,7 @@ class Invented:
 
     @staticmethod
     def accuracy(rng):
-        return {"linear": rng.random(), "knn": rng.random(), "neighbours": 20}
+        return {"linear": rng.random(), "knn": rng.random(), "neighbors": 20}
 
     @staticmethod
     def failure(rng):

@@ -9,7 +9,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 import scipy.stats
-from tiny_budget import tiny_workspace
+from helpers.tiny_budget import tiny_workspace
 
 from tfvmf import evaluation, training
 from tfvmf.data.corruptions import CORRUPTIONS

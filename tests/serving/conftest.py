@@ -6,7 +6,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-from untrained import make_run
+from helpers.untrained import make_run
 
 from tfvmf import inference, serving, training
 

@@ -32,7 +32,7 @@ def encode(image, file_format="PNG", **options):
     return file.getvalue()
 
 
-def png(width, height, *, bits=8, colour=2, rows=b""):
+def png(width, height, *, bits=8, color=2, rows=b""):
     """A PNG of any header, with right checksums."""
 
     def chunk(name, data):
@@ -40,30 +40,30 @@ def png(width, height, *, bits=8, colour=2, rows=b""):
             struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
         )
 
-    header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0)
     parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def test_kinds_are_read_as_in_training(decoder, picture, rng):
     alpha = Image.fromarray(rng.integers(0, 256, (67, 101), dtype=np.uint8))
-    transparent, grey_transparent = picture.convert("RGBA"), picture.convert("LA")
+    transparent, gray_transparent = picture.convert("RGBA"), picture.convert("LA")
     transparent.putalpha(alpha)
-    grey_transparent.putalpha(alpha)
+    gray_transparent.putalpha(alpha)
     kinds = {
         "jpeg": encode(picture, "JPEG", quality=90),
         "jpeg without subsampling": encode(picture, "JPEG", subsampling=0),
         "progressive jpeg": encode(picture, "JPEG", progressive=True),
-        "grey jpeg": encode(picture.convert("L"), "JPEG"),
+        "gray jpeg": encode(picture.convert("L"), "JPEG"),
         "cmyk jpeg": encode(picture.convert("CMYK"), "JPEG"),
         "png": encode(picture),
-        "grey png": encode(picture.convert("L")),
+        "gray png": encode(picture.convert("L")),
         "one bit": encode(picture.convert("1")),
-        "two bits": png(4, 4, bits=2, colour=0, rows=b"\0\x1b" * 4),
+        "two bits": png(4, 4, bits=2, color=0, rows=b"\0\x1b" * 4),
         "palette": encode(picture.convert("P")),
         "transparent palette": encode(picture.quantize(9), transparency=b"\0\x80\xff"),
         "rgba": encode(transparent),
-        "grey and alpha": encode(grey_transparent),
+        "gray and alpha": encode(gray_transparent),
         "16 bits": encode(
             Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257)
         ),
@@ -76,7 +76,7 @@ def test_kinds_are_read_as_in_training(decoder, picture, rng):
 def test_of_16_bits_the_high_8_are_kept(decoder):
     values = np.arange(0, 65536, 64, dtype=">u2").reshape(32, 32)
     rows = b"".join(b"\0" + row.tobytes() for row in values)
-    got = decoder([png(32, 32, bits=16, colour=0, rows=rows)])[0]
+    got = decoder([png(32, 32, bits=16, color=0, rows=rows)])[0]
     np.testing.assert_array_equal(got[..., 0], values >> 8)
     # Training rounds: never more than a level apart.
     assert np.abs(got[..., 0] - values / 257).max() < 1

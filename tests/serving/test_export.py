@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
+from helpers.untrained import make_run
 from PIL import Image
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
-from untrained import make_run
 
 from tfvmf import serving
 from tfvmf.errors import UserError

@@ -68,7 +68,7 @@ def test_arrays_names_and_bytes_give_what_the_training_code_gives(
 def test_one_image_is_a_batch_of_one(exported, model, digits, folder):
     expected = exported.expected(digits[:1])
     for image in (digits[0], digits[0, :, :, 0], folder / "00.png", encode(digits[0])):
-        assert_equal(model.embed(image), expected)  # the digits are grey
+        assert_equal(model.embed(image), expected)  # the digits are gray
 
 
 def test_images_of_any_size_are_resized_as_in_training(exported, model, photographs):

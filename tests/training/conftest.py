@@ -1,7 +1,7 @@
 """Models from elsewhere, for those who fit heads to them."""
 
 import pytest
-from foreign import foreign_cnn
+from helpers.foreign import foreign_cnn
 
 
 @pytest.fixture(scope="module")

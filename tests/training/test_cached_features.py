@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fitting import fit_head
-from tiny import tiny_config
+from helpers.fitting import fit_head
+from helpers.tiny import tiny_config
 
 from tfvmf import evaluation, serving, training
 from tfvmf.data.vectors import load_vectors
@@ -20,11 +20,11 @@ GIB = 2**30
 def features_file(path, *, images=40, views=4, wide=0, seed=0, **others):
     """Vectors around a direction an image, some near it and some far."""
     rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(images, 1, 6))
+    centers = rng.normal(size=(images, 1, 6))
     spread = rng.uniform(0.1, 2.0, size=(images, 1, 1))
-    arrays = {"features": centres + spread * rng.normal(size=(images, views, 6))}
+    arrays = {"features": centers + spread * rng.normal(size=(images, views, 6))}
     if wide:
-        arrays["wide"] = centres + 3 * rng.normal(size=(images, wide, 6))
+        arrays["wide"] = centers + 3 * rng.normal(size=(images, wide, 6))
     np.savez(path, **{k: v.astype(np.float32) for k, v in arrays.items()}, **others)
     return path
 
@@ -67,7 +67,7 @@ def test_kappa_of_features_becomes_five_times_the_cosine(tmp_path, rng):
 
 def test_the_monitor_measures_the_error_of_held_out_images(head):
     _, method, _ = training.load_method(head)
-    source = load_vectors(method.config.fit_kappa.encoder, memory_limit=GIB)["test"]
+    source = load_vectors(method.config.fit_kappa.model, memory_limit=GIB)["test"]
     values = cached_views.FeatureMonitor(method, source)()
     errors = []
     for vectors in source.array[:, :4].astype(np.float64):
@@ -102,9 +102,9 @@ def test_a_head_is_exported_and_not_evaluated(head, tmp_path):
 def test_wide_features_are_used_where_they_are(head, tmp_path):
     assert training.load_method(head)[1].num_wide_views == 1
     path = features_file(tmp_path / "mine.npz")
-    assert config_of(path, {}, tiny_config()).concentration.views == "augment"
+    assert config_of(path, {}, tiny_config()).concentration.view_kind == "augment"
     with pytest.raises(UserError, match="'wide'"):
-        config_of(path, {"concentration.views": "wide"}, tiny_config())
+        config_of(path, {"concentration.view_kind": "wide"}, tiny_config())
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
-from states import assert_equal_weights, weights
-from untrained import make_run
+from helpers.states import assert_equal_weights, weights
+from helpers.untrained import make_run
 
 from tfvmf import evaluation, training
 from tfvmf.counter_random import example_seeds
@@ -18,7 +18,11 @@ from tfvmf.training.fit_kappa_config import config_of
 
 pytestmark = pytest.mark.slow  # a minute or more: `make test-all`
 
-QUICK = {"monitor.every_epochs": 0.0, "concentration.views": "wide", "concentration.levels": "all"}
+QUICK = {
+    "monitor.every_epochs": 0.0,
+    "concentration.view_kind": "wide",
+    "concentration.levels": "all",
+}
 
 
 @pytest.fixture(scope="module")

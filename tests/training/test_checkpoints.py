@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from states import Trained
-from untrained import make_run
+from helpers.states import Trained
+from helpers.untrained import make_run
 
 from tfvmf import training
 from tfvmf.errors import UserError

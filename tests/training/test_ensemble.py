@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from tiny import tiny_config
+from helpers.tiny import tiny_config
 
 from tfvmf import evaluation, training
 from tfvmf.errors import UserError
@@ -19,7 +19,7 @@ def differ(first, second):
 
 @pytest.mark.slow
 def test_members_of_other_seeds(tmp_path, monkeypatch):
-    config = tiny_config(epochs=1, **{"ensemble.members": 2, "monitor.every_epochs": 0.0})
+    config = tiny_config(epochs=1, **{"ensemble.num_members": 2, "monitor.every_epochs": 0.0})
     training.train(config, tmp_path)
     members = [run_directory.member(tmp_path, number) for number in range(2)]
     assert [run_directory.read(member)[0].seed for member in members] == [0, 1]
@@ -40,7 +40,7 @@ def test_members_of_other_seeds(tmp_path, monkeypatch):
 
 
 def test_an_unfinished_ensemble_is_named(tmp_path):
-    config = tiny_config(epochs=1, **{"ensemble.members": 2})
+    config = tiny_config(epochs=1, **{"ensemble.num_members": 2})
     run_directory.claim(tmp_path, config, {})
     with pytest.raises(UserError, match="member 1 of 2 is not there yet"):
         evaluation.load(tmp_path)
@@ -49,7 +49,7 @@ def test_an_unfinished_ensemble_is_named(tmp_path):
 def test_snapshots_of_one_run(tmp_path):
     config = tiny_config(
         epochs=2,
-        **{"ensemble.members": 2, "ensemble.kind": "snapshot", "monitor.every_epochs": 0.0},
+        **{"ensemble.num_members": 2, "ensemble.kind": "snapshot", "monitor.every_epochs": 0.0},
     )
     training.train(config, tmp_path)
     members = [encoder_weights(run_directory.member(tmp_path, number)) for number in range(2)]
@@ -74,6 +74,6 @@ def test_the_learning_rate_starts_again_in_every_cycle():
 
 
 def test_cycles_must_be_equal(tmp_path):
-    config = tiny_config(epochs=3, **{"ensemble.members": 2, "ensemble.kind": "snapshot"})
+    config = tiny_config(epochs=3, **{"ensemble.num_members": 2, "ensemble.kind": "snapshot"})
     with pytest.raises(UserError, match="multiple"):
         training.train(config, tmp_path)

@@ -12,9 +12,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.states import Trained, assert_equal_weights, weights
+from helpers.tiny import tiny_config
 from PIL import Image
-from states import Trained, assert_equal_weights, weights
-from tiny import tiny_config
 
 from tfvmf import models, training
 from tfvmf.errors import UserError
@@ -77,7 +77,7 @@ def test_images_without_content_train_to_finite_numbers(tmp_path):
 @pytest.mark.usefixtures("shallow")
 @pytest.mark.parametrize("name", METHODS)
 def test_no_method_has_a_gradient_of_nan_on_equal_black_images(name):
-    config = tiny_config(method=name, **{"mc_infonce.n_samples": 2})
+    config = tiny_config(method=name, **{"mc_infonce.num_samples": 2})
     method = build_method(config, num_classes=2)
     views = [tf.zeros((4, 8, 8, 3))] * (method.num_views + method.num_local_views)
 

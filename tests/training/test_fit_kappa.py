@@ -2,9 +2,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fitting import fit_head
-from tiny import tiny_config
-from untrained import make_run
+from helpers.fitting import fit_head
+from helpers.tiny import tiny_config
+from helpers.untrained import make_run
 
 from tfvmf import evaluation, training
 from tfvmf.errors import UserError
@@ -25,7 +25,7 @@ def outputs(workdir):
 
 @pytest.mark.parametrize(("levels", "views"), [("last", "augment"), ("all", "wide")])
 def test_only_kappa_changes(encoder, tmp_path, levels, views):
-    changes = {"concentration.levels": levels, "concentration.views": views, **QUICK}
+    changes = {"concentration.levels": levels, "concentration.view_kind": views, **QUICK}
     training.fit_kappa(encoder, tmp_path / "fitted", changes=changes)
     _, before = outputs(encoder)
     run, after = outputs(tmp_path / "fitted")
@@ -37,9 +37,9 @@ def test_only_kappa_changes(encoder, tmp_path, levels, views):
 
 
 def test_a_supervised_encoder_gets_a_kappa(tmp_path):
-    labelled = {"method": "supervised", "epochs": 1, "monitor.every_epochs": 0.0}
-    training.train(tiny_config(**labelled), tmp_path / "encoder")
-    changes = {"concentration.levels": "all", "concentration.views": "wide", **QUICK}
+    labeled = {"method": "supervised", "epochs": 1, "monitor.every_epochs": 0.0}
+    training.train(tiny_config(**labeled), tmp_path / "encoder")
+    changes = {"concentration.levels": "all", "concentration.view_kind": "wide", **QUICK}
     training.fit_kappa(tmp_path / "encoder", tmp_path / "fitted", changes=changes)
     _, before = outputs(tmp_path / "encoder")
     run, after = outputs(tmp_path / "fitted")
@@ -64,7 +64,7 @@ def test_kappa_becomes_five_times_the_cosine(rng):
 
 
 def test_the_encoder_gets_no_gradient_from_wide_views(rng):
-    config = tiny_config(**{"concentration.views": "wide", "concentration.levels": "all"})
+    config = tiny_config(**{"concentration.view_kind": "wide", "concentration.levels": "all"})
     method = build_method(config)
     assert method.num_wide_views == 1
     views = [tf.constant(rng.uniform(size=(6, 8, 8, 3)), tf.float32) for _ in range(3)]
@@ -85,7 +85,7 @@ def test_the_encoder_gets_no_gradient_from_wide_views(rng):
 
 
 def test_joint_training_with_wide_views(tmp_path):
-    changes = {"concentration.views": "wide", "concentration.levels": "all", "epochs": 1}
+    changes = {"concentration.view_kind": "wide", "concentration.levels": "all", "epochs": 1}
     values = training.train(tiny_config(**changes), tmp_path)
     assert values["kappa"] > 0
 

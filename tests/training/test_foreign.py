@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fitting import fit_head
-from foreign import foreign_cnn
-from states import assert_equal_weights, weights
-from tiny import tiny_config
-from untrained import make_run
+from helpers.fitting import fit_head
+from helpers.foreign import foreign_cnn
+from helpers.states import assert_equal_weights, weights
+from helpers.tiny import tiny_config
+from helpers.untrained import make_run
 
 from tfvmf import evaluation, models, serving, training
 from tfvmf.errors import UserError
@@ -20,8 +20,8 @@ from tfvmf.training.fit_kappa_config import config_of
 
 pytestmark = pytest.mark.slow  # a minute or more: `make test-all`
 
-QUICK = {"epochs": 1, "monitor.every_epochs": 0.0, "concentration.views": "wide"}
-CNN = {"fit_kappa.features": "avg", "fit_kappa.input_range": "0..255"}
+QUICK = {"epochs": 1, "monitor.every_epochs": 0.0, "concentration.view_kind": "wide"}
+CNN = {"fit_kappa.feature_layer": "avg", "fit_kappa.input_range": "0..255"}
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_our_own_keras_file_is_an_encoder(tmp_path):
 
 
 def test_a_fitted_run_gets_another_head(keras_run, tmp_path):
-    again = fit(keras_run, tmp_path / "again", **{"concentration.views": "augment"})
+    again = fit(keras_run, tmp_path / "again", **{"concentration.view_kind": "augment"})
     shutil.copytree(again, tmp_path / "elsewhere")  # a run may be moved
     before, after = (
         evaluation.load(w, images=10).test_embeddings for w in (keras_run, tmp_path / "elsewhere")
@@ -165,14 +165,12 @@ def test_a_fitted_run_gets_another_head(keras_run, tmp_path):
 
 @pytest.mark.parametrize(("name", "changes"), [("keras_file", CNN), ("saved_model", {})])
 def test_kappa_becomes_five_times_the_cosine(request, name, changes, rng):
-    changes = {"model.hidden": 64, "concentration.views": "augment", **changes}
+    changes = {"model.hidden": 64, "concentration.view_kind": "augment", **changes}
     changes["fit_kappa.input_range"] = "0..255"
     keras.utils.set_random_seed(0)  # from some weights 300 steps do not suffice
     method = build_method(config_of(request.getfixturevalue(name), changes, tiny_config()))
-    colours = [rng.uniform(size=(24, 1, 1, 3)) ** 3 for _ in range(2)]
-    views = [
-        tf.constant(colour * rng.uniform(size=(24, 8, 8, 3)), tf.float32) for colour in colours
-    ]
+    colors = [rng.uniform(size=(24, 1, 1, 3)) ** 3 for _ in range(2)]
+    views = [tf.constant(color * rng.uniform(size=(24, 8, 8, 3)), tf.float32) for color in colors]
     cosines, kappas = fit_head(method, views)
     for cosine, kappa in zip(cosines, kappas, strict=True):
         assert np.abs(kappa - 5 * np.maximum(cosine, 0)).mean() < 0.1

@@ -7,15 +7,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from foreign import foreign_cnn
-from tiny import tiny_config
-from untrained import make_run
+from helpers.foreign import foreign_cnn
+from helpers.tiny import tiny_config
+from helpers.untrained import make_run
 
 from tfvmf import models
 from tfvmf.errors import UserError
 from tfvmf.training.fit_kappa_config import config_of
 
-CNN = {"fit_kappa.features": "avg", "fit_kappa.input_range": "0..255"}
+CNN = {"fit_kappa.feature_layer": "avg", "fit_kappa.input_range": "0..255"}
 
 
 class Twice(tf.Module):
@@ -50,12 +50,18 @@ def test_a_saved_model_without_a_signature_is_called(tmp_path):
     ("changes", "message"),
     [
         ({}, "--features=NAME"),
-        ({"fit_kappa.features": "nosuch"}, "no such output or layer: it has avg, top"),
-        ({"fit_kappa.features": "top", "fit_kappa.level_layers": "nosuch"}, "level_layers=nosuch"),
-        ({"fit_kappa.features": "avg", "fit_kappa.level_layers": "avg"}, r"maps \[N, H, W, C\]"),
-        ({"fit_kappa.features": "avg", "concentration.levels": "all"}, "--level_layers=a,b,c"),
-        ({"fit_kappa.features": "avg", "fit_kappa.input_range": "0..2"}, "input_range"),
-        ({"fit_kappa.features": "avg", "fit_kappa.cache_views": 1}, "at least 2 views"),
+        ({"fit_kappa.feature_layer": "nosuch"}, "no such output or layer: it has avg, top"),
+        (
+            {"fit_kappa.feature_layer": "top", "fit_kappa.level_layers": "nosuch"},
+            "level_layers=nosuch",
+        ),
+        (
+            {"fit_kappa.feature_layer": "avg", "fit_kappa.level_layers": "avg"},
+            r"maps \[N, H, W, C\]",
+        ),
+        ({"fit_kappa.feature_layer": "avg", "concentration.levels": "all"}, "--level_layers=a,b,c"),
+        ({"fit_kappa.feature_layer": "avg", "fit_kappa.input_range": "0..2"}, "input_range"),
+        ({"fit_kappa.feature_layer": "avg", "fit_kappa.cache_views": 1}, "at least 2 views"),
     ],
 )
 def test_what_a_keras_model_lacks_is_named(keras_file, changes, message):
@@ -116,4 +122,4 @@ def test_a_cut_off_file_is_refused(keras_file, tmp_path):
 def test_flags_of_models_are_refused_for_runs(tmp_path):
     run = make_run(tmp_path / "run")
     with pytest.raises(UserError, match="--features=avg"):
-        config_of(run, {"fit_kappa.features": "avg"})
+        config_of(run, {"fit_kappa.feature_layer": "avg"})

@@ -4,9 +4,9 @@ import signal
 
 import numpy as np
 import pytest
+from helpers.states import assert_equal_weights, weights
+from helpers.tiny import tiny_config
 from PIL import Image
-from states import assert_equal_weights, weights
-from tiny import tiny_config
 
 from tfvmf import training
 from tfvmf.errors import UserError
@@ -79,7 +79,7 @@ def test_a_stopped_run_goes_on_bit_by_bit(finished, tmp_path, monkeypatch, signu
 )
 def test_replicas_compute_what_one_device_does(method, tmp_path, two_replicas, monkeypatch):
     # Not Adam: it divides by the gradient's size and so makes rounding errors as large as steps.
-    changes = {"method": method, "batch_size": 348, "epochs": 1, "mc_infonce.n_samples": 4}
+    changes = {"method": method, "batch_size": 348, "epochs": 1, "mc_infonce.num_samples": 4}
     changes |= {"optimizer.name": "sgd", "log_every_steps": 1}
     monkeypatch.setattr(loop, "make_strategy", lambda *_, **__: two_replicas)
     training.train(tiny_config(**changes), tmp_path / "two")
@@ -178,15 +178,15 @@ def test_other_methods_and_optimizers_train(tmp_path, method, optimizer):
 
 
 @pytest.mark.slow
-def test_unlabelled_images_train_while_labelled_ones_are_watched(tmp_path, rng):
+def test_unlabeled_images_train_while_labeled_ones_are_watched(tmp_path, rng):
     path = tmp_path / "mine.npz"
     np.savez(path, images=rng.integers(0, 256, (40, 9, 9), np.uint8))
     changes = {"data.source": f"npz:{path}", "batch_size": 20, "epochs": 1}
     watched = training.train(
-        tiny_config(**changes, **{"data.eval_source": "digits"}), tmp_path / "labelled"
+        tiny_config(**changes, **{"data.eval_source": "digits"}), tmp_path / "labeled"
     )
     assert "knn_accuracy" in watched
-    alone = training.train(tiny_config(**changes), tmp_path / "unlabelled")
+    alone = training.train(tiny_config(**changes), tmp_path / "unlabeled")
     assert "eval_kappa" in alone
     assert "knn_accuracy" not in alone
 

@@ -114,7 +114,7 @@ def test_lars_leaves_a_layer_without_gradient_or_weights_alone():
     np.testing.assert_array_equal(weight, np.zeros((2, 2)))
 
 
-def test_lars_survives_serialisation():
+def test_lars_survives_serialization():
     optimizer = LARS(0.3, momentum=0.8, weight_decay=0.1, trust=0.01)
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert (again.momentum, again.decay, again.trust) == (0.8, 0.1, 0.01)

@@ -9,8 +9,8 @@ import time
 
 import numpy as np
 import pytest
-from states import assert_equal_weights, weights
-from tiny import tiny_config
+from helpers.states import assert_equal_weights, weights
+from helpers.tiny import tiny_config
 
 from tfvmf import training
 from tfvmf.config import default_config
@@ -42,10 +42,10 @@ TRAIN = [
         (
             "swav_vmf",
             {
-                "swav.queue": 348,
-                "swav.local_views": 1,
+                "swav.queue_length": 348,
+                "swav.num_local_views": 1,
                 "swav.local_size": 8,
-                "swav.epsilon": 0.05,  # exp(z / epsilon) multiplies what rounding does
+                "swav.sinkhorn_epsilon": 0.05,  # exp(z / epsilon) multiplies what rounding does
                 "model.hidden": 64,
                 "model.width": 8,
             },
@@ -59,7 +59,7 @@ def test_two_replicas_compute_what_one_does(method, changes, tmp_path, two_repli
     shallow = resnet.Architecture((1, 1, 0, 0), bottleneck=False)
     monkeypatch.setitem(resnet.ARCHITECTURES, "resnet10", shallow)
     changes |= {"method": method, "batch_size": 348, "epochs": 1, "optimizer.name": "sgd"}
-    changes |= {"swav.prototypes": 8, "swav.freeze_epochs": 0.5, "monitor.every_epochs": 0.0}
+    changes |= {"swav.num_prototypes": 8, "swav.freeze_epochs": 0.5, "monitor.every_epochs": 0.0}
     training.train(tiny_config(**changes), tmp_path / "one")
     monkeypatch.setattr(loop, "make_strategy", lambda *_, **__: two_replicas)
     training.train(tiny_config(**changes), tmp_path / "two")

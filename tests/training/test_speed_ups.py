@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny import tiny_config
+from helpers.tiny import tiny_config
 
 from tfvmf import cores, training
 from tfvmf.models import BatchNorm, convolution
@@ -64,7 +64,7 @@ def test_a_share_of_the_cores_for_each_pass(fast):
     code = """
 import pathlib, tempfile
 import tensorflow as tf
-from tiny import tiny_config
+from helpers.tiny import tiny_config
 from tfvmf.training import share_cores
 from training.test_speed_ups import losses
 

@@ -1,6 +1,6 @@
 """Random views of whole batches, in the graph.
 
-A view is: random resized crop, flip, colour jitter, grey, blur, noise, in this order. What happens
+A view is: random resized crop, flip, color jitter, gray, blur, noise, in this order. What happens
 to an image is a pure function of the image and its seed (see `counter_random`).
 
 Where this differs from torchvision, which draws for one image at a time:
@@ -23,7 +23,7 @@ from tfvmf.data import image_ops
 _COLUMNS = (
     "area", "ratio", "top", "left", "flip",
     "jitter", "brightness", "contrast", "saturation", "hue",
-    "grey", "blur", "blur_sigma", "noise", "noise_sigma",
+    "gray", "blur", "blur_sigma", "noise", "noise_sigma",
 )  # fmt: skip
 
 
@@ -39,18 +39,18 @@ class Augmentation:
         crop_max: greatest area of the crop. 1 for both: no crop.
         ratio_min: least width / height of the crop.
         ratio_max: greatest width / height of the crop.
-        flip: probability of mirroring left and right. 0 where that changes the meaning: digits.
+        flip_probability: of mirroring left and right. 0 where that changes the meaning: digits.
         brightness: b of a factor uniform in [max(0, 1 - b), 1 + b].
         contrast: likewise.
         saturation: likewise.
-        hue: h of a shift uniform in [-h, h], in turns of the colour circle, at most 1/2.
+        hue: h of a shift uniform in [-h, h], in turns of the color circle, at most 1/2.
         jitter_probability: of the four together.
-        grey_probability: of a grey view.
-        blur: probability of a Gaussian blur.
+        gray_probability: of a gray view.
+        blur_probability: probability of a Gaussian blur.
         blur_sigma_min: least sigma of the blur, in pixels.
         blur_sigma_max: greatest sigma of the blur, in pixels.
-        noise: greatest sigma of Gaussian noise, drawn uniformly from [0, noise). The paper's study
-            of further augmentations has 0.25.
+        noise_sigma_max: greatest sigma of Gaussian noise, drawn uniformly from 0 to it. The
+            paper's study of further augmentations has 0.25.
         noise_probability: of noise.
     """
 
@@ -59,17 +59,17 @@ class Augmentation:
     crop_max: float = 1.0
     ratio_min: float = 3 / 4
     ratio_max: float = 4 / 3
-    flip: float = 0.5
+    flip_probability: float = 0.5
     brightness: float = 0.3
     contrast: float = 0.3
     saturation: float = 0.3
     hue: float = 0.1
     jitter_probability: float = 0.8
-    grey_probability: float = 0.2
-    blur: float = 0.0
+    gray_probability: float = 0.2
+    blur_probability: float = 0.0
     blur_sigma_min: float = 0.1
     blur_sigma_max: float = 2.0
-    noise: float = 0.0
+    noise_sigma_max: float = 0.0
     noise_probability: float = 1.0
 
     def __post_init__(self) -> None:
@@ -78,9 +78,15 @@ class Augmentation:
         _require(self, "crop_min", 0, self.crop_max, above=True)
         _require(self, "ratio_min", 0, math.inf, above=True)
         _require(self, "ratio_max", self.ratio_min, math.inf)
-        for name in ("flip", "jitter_probability", "grey_probability", "blur", "noise_probability"):
+        for name in (
+            "flip_probability",
+            "jitter_probability",
+            "gray_probability",
+            "blur_probability",
+            "noise_probability",
+        ):
             _require(self, name, 0, 1)
-        for name in ("brightness", "contrast", "saturation", "noise"):
+        for name in ("brightness", "contrast", "saturation", "noise_sigma_max"):
             _require(self, name, 0, math.inf)
         _require(self, "hue", 0, 0.5)
         _require(self, "blur_sigma_min", 0, math.inf, above=True)
@@ -115,8 +121,8 @@ class Augmentation:
             views = image_ops.adjust_saturation(views, drawn["saturation"])
         if "hue" in drawn:
             views = image_ops.adjust_hue(views, drawn["hue"])
-        if "grey" in drawn:
-            views = image_ops.to_grey(views, drawn["grey"])
+        if "gray" in drawn:
+            views = image_ops.to_gray(views, drawn["gray"])
         if "blur" in drawn:
             views = image_ops.gaussian_blur(views, drawn["blur"], self.blur_sigma_max)
         if "noise" in drawn:
@@ -135,12 +141,12 @@ class Augmentation:
 
         Returns:
             Any of `boxes` float32 [B, 4] (see `image_ops.resized_crop`) and `brightness`,
-            `contrast`, `saturation`, `hue`, `grey`, `blur`, `noise`, float32 [B].
+            `contrast`, `saturation`, `hue`, `gray`, `blur`, `noise`, float32 [B].
         """
         columns = tf.unstack(counter_random.uniforms(seeds, len(_COLUMNS)), axis=1)
         uniform = dict(zip(_COLUMNS, columns, strict=True))
         drawn = {}
-        if self.crop_min < 1 or self.flip > 0:
+        if self.crop_min < 1 or self.flip_probability > 0:
             drawn["boxes"] = self._boxes(uniform, height, width)
         if self.jitter_probability > 0:
             jittered = tf.cast(uniform["jitter"] < self.jitter_probability, tf.float32)
@@ -151,15 +157,15 @@ class Augmentation:
                     drawn[name] = 1.0 + jittered * (low + (high - low) * uniform[name])
             if self.hue > 0:
                 drawn["hue"] = jittered * self.hue * (2.0 * uniform["hue"] - 1.0)
-        if self.grey_probability > 0:
-            drawn["grey"] = tf.cast(uniform["grey"] < self.grey_probability, tf.float32)
-        if self.blur > 0:
+        if self.gray_probability > 0:
+            drawn["gray"] = tf.cast(uniform["gray"] < self.gray_probability, tf.float32)
+        if self.blur_probability > 0:
             spread = self.blur_sigma_max - self.blur_sigma_min
             sigma = self.blur_sigma_min + spread * uniform["blur_sigma"]
-            drawn["blur"] = tf.cast(uniform["blur"] < self.blur, tf.float32) * sigma
-        if self.noise > 0 and self.noise_probability > 0:
+            drawn["blur"] = tf.cast(uniform["blur"] < self.blur_probability, tf.float32) * sigma
+        if self.noise_sigma_max > 0 and self.noise_probability > 0:
             noisy = tf.cast(uniform["noise"] < self.noise_probability, tf.float32)
-            drawn["noise"] = noisy * self.noise * uniform["noise_sigma"]
+            drawn["noise"] = noisy * self.noise_sigma_max * uniform["noise_sigma"]
         return drawn
 
     def _boxes(
@@ -178,7 +184,7 @@ class Augmentation:
         box_height = tf.minimum(tf.sqrt(area * height * width / ratio), height)
         box_width = tf.minimum(tf.sqrt(area * height * width * ratio), width)
         top, left = u["top"] * (height - box_height), u["left"] * (width - box_width)
-        mirrored = uniform["flip"] < self.flip
+        mirrored = uniform["flip"] < self.flip_probability
         first = tf.where(mirrored, left + box_width, left)
         last = tf.where(mirrored, left, left + box_width)
         return tf.cast(tf.stack([top, first, top + box_height, last], axis=1), tf.float32)

@@ -44,9 +44,9 @@ class Source(abc.ABC):
         split: the part of the data set that it holds.
         size: number of examples N.
         image_shape: (H, W, 3).
-        labels: int32 [N], or None when unlabelled.
+        labels: int32 [N], or None when unlabeled.
         class_names: one name a class, or None when there are none.
-        num_classes: 0 when unlabelled.
+        num_classes: 0 when unlabeled.
         array: uint8 [N, H, W, 3], read-only, when the whole source is in memory; else None.
     """
 
@@ -92,7 +92,7 @@ class Source(abc.ABC):
 
     def __repr__(self) -> str:
         kept = "in memory" if self.in_memory else "streamed"
-        classes = f"{self.num_classes} classes" if self.num_classes else "unlabelled"
+        classes = f"{self.num_classes} classes" if self.num_classes else "unlabeled"
         return f"<{self.name} ({self.split}): {self.size} images, {classes}, {kept}>"
 
     def _checked(self, labels: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ _PERIOD, _TEST = 9, (1, 5)
 
 
 def load(request: Request) -> Source:
-    """`digits`: 1,397 (train) and 400 (test) RGB images, scaled up from 8x8 grey of 17 levels."""
+    """`digits`: 1,397 (train) and 400 (test) RGB images, scaled up from 8x8 gray of 17 levels."""
     if request.target:
         raise UserError(f"{request.spec}: digits takes nothing after the colon; write 'digits'")
     splits.check(request.spec, request.split)
@@ -22,10 +22,10 @@ def load(request: Request) -> Source:
     digits = load_digits()
     test = np.isin(np.arange(len(digits.target)) % _PERIOD, _TEST)
     chosen = {"train": ~test, "test": test, "all": np.ones_like(test)}[request.split]
-    grey = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
+    gray = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
     return ArraySource(
         request,
-        np.stack([resize_image(image, request.image_size) for image in grey]),
+        np.stack([resize_image(image, request.image_size) for image in gray]),
         labels=digits.target[chosen],
         class_names=[str(digit) for digit in range(10)],
     )

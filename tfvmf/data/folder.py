@@ -49,7 +49,7 @@ class FolderSource(Source):
 def load(request: Request) -> Source:
     """`folder:/path`: all images below a folder, in the order of their names.
 
-    Files are recognised by their extension; hidden ones are left out; links are followed.
+    Files are recognized by their extension; hidden ones are left out; links are followed.
 
     Splits: sub-folders `train` and `test` (or `val`, `valid`, `validation`) when there is a
     `train`, or when there is nothing else; otherwise one file in ten, by a hash of its path
@@ -145,9 +145,9 @@ def _of_split(request: Request, files: list[str], parts: list[str]) -> tuple[lis
         part: [f[len(part) + 1 :] for f in files if f.startswith(part + "/")] for part in parts
     }
     classes = set().union(*(_classes(inside[part]) for part in parts))
-    labelled = all(_top_folders(inside[name]) <= classes for name in names)
+    labeled = all(_top_folders(inside[name]) <= classes for name in names)
     chosen = [file for file in files if file.split("/")[0] in names]
-    return chosen, sorted(classes) if labelled else []
+    return chosen, sorted(classes) if labeled else []
 
 
 def _classes(files: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ Written for few passes over memory, which is what takes the time here. Figures i
 import numpy as np
 import tensorflow as tf
 
-GREY_WEIGHTS = (0.299, 0.587, 0.114)  # ITU-R 601 luma, as Pillow and torchvision have it
+GRAY_WEIGHTS = (0.299, 0.587, 0.114)  # ITU-R 601 luma, as Pillow and torchvision have it
 _TINY = 1e-20
 
 
@@ -21,8 +21,8 @@ def resized_crop(images: tf.Tensor, boxes: tf.Tensor, size: int) -> tf.Tensor:
 
     Output pixel s of an axis looks at c = start + (s + 1/2) scale - 1/2 with
     scale = (end - start) / size; input pixel j counts with max(0, 1 - |c - j| / max(1, |scale|)),
-    normalised over the image. This is Pillow's `resize(..., BILINEAR, box=...)`: next to the edge
-    of the box it looks at the real neighbours beyond, while cropping first would repeat the edge.
+    normalized over the image. This is Pillow's `resize(..., BILINEAR, box=...)`: next to the edge
+    of the box it looks at the real neighbors beyond, while cropping first would repeat the edge.
 
     The two axes are two batched matrix products: 7 to 9 ms, where `tf.image.crop_and_resize` with
     the padding it needs for the same result takes 18 ms and does not anti-alias.
@@ -49,21 +49,21 @@ def adjust_brightness(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 
 
 def adjust_contrast(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    """clip(factor x + (1 - factor) m), m the mean of the grey image."""
+    """clip(factor x + (1 - factor) m), m the mean of the gray image."""
     # Rows first: 1.0 ms and 5 to 20 times as exact as one mean over both axes, which takes 1.5 ms.
     mean = tf.reduce_mean(tf.reduce_mean(images, axis=2), axis=1)
-    offsets = (1.0 - factors) * tf.reduce_sum(mean * tf.constant(GREY_WEIGHTS), axis=1)
+    offsets = (1.0 - factors) * tf.reduce_sum(mean * tf.constant(GRAY_WEIGHTS), axis=1)
     return clip(images * _per_image(factors) + _per_image(offsets))
 
 
 def adjust_saturation(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    """clip(factor x + (1 - factor) grey(x))."""
-    return clip(_blend_with_grey(images, factors))
+    """clip(factor x + (1 - factor) gray(x))."""
+    return clip(_blend_with_gray(images, factors))
 
 
-def to_grey(images: tf.Tensor, grey: tf.Tensor) -> tf.Tensor:
-    """Makes those images grey for which `grey` is 1 and leaves those for which it is 0."""
-    return _blend_with_grey(images, 1.0 - grey)
+def to_gray(images: tf.Tensor, gray: tf.Tensor) -> tf.Tensor:
+    """Makes those images gray for which `gray` is 1 and leaves those for which it is 0."""
+    return _blend_with_gray(images, 1.0 - gray)
 
 
 def adjust_hue(images: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
@@ -71,7 +71,7 @@ def adjust_hue(images: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
     # The way there in planes, the way back by TensorFlow's kernel: 12 ms. With
     # `tf.image.rgb_to_hsv` it is 25 ms: that kernel reduces over the 3 channels of a pixel.
     red, green, blue = tf.unstack(images, axis=-1)
-    # Sort the channels. `base` is where the sixth of the colour circle begins, its sign the
+    # Sort the channels. `base` is where the sixth of the color circle begins, its sign the
     # direction in which the hue grows there (S. Hocevar's form, which needs no third comparison).
     base = -tf.cast(green < blue, tf.float32)
     high, low = tf.maximum(green, blue), tf.minimum(green, blue)
@@ -116,11 +116,11 @@ def clip(images: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(images, 0.0, 1.0)
 
 
-def _blend_with_grey(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
+def _blend_with_gray(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
     """Blends as `adjust_saturation`, by a product with a 3x3 matrix for each image: 1.7 ms."""
     factors = factors[:, tf.newaxis, tf.newaxis]
-    grey = tf.constant(GREY_WEIGHTS)[:, tf.newaxis] * tf.ones([1, 3])
-    mixing = factors * tf.eye(3) + (1.0 - factors) * grey
+    gray = tf.constant(GRAY_WEIGHTS)[:, tf.newaxis] * tf.ones([1, 3])
+    mixing = factors * tf.eye(3) + (1.0 - factors) * gray
     pixels = tf.reshape(images, [tf.shape(images)[0], -1, 3])
     return tf.reshape(tf.matmul(pixels, mixing), tf.shape(images))
 
@@ -128,8 +128,8 @@ def _blend_with_grey(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 def _bilinear_weights(start: tf.Tensor, end: tf.Tensor, length: tf.Tensor, size: int) -> tf.Tensor:
     """[B, size, length]: how much each input pixel of an axis counts in each output pixel."""
     scale = ((end - start) / size)[:, tf.newaxis]
-    centres = start[:, tf.newaxis] - 0.5 + scale * (tf.range(size, dtype=tf.float32) + 0.5)
-    distances = centres[:, :, tf.newaxis] - tf.range(tf.cast(length, tf.float32))
+    centers = start[:, tf.newaxis] - 0.5 + scale * (tf.range(size, dtype=tf.float32) + 0.5)
+    distances = centers[:, :, tf.newaxis] - tf.range(tf.cast(length, tf.float32))
     reach = tf.maximum(tf.abs(scale), 1.0)[:, :, tf.newaxis]
     weights = tf.nn.relu(1.0 - tf.abs(distances) / reach)
     return weights / tf.reduce_sum(weights, axis=2, keepdims=True)

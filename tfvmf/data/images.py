@@ -22,9 +22,9 @@ _CHUNK = 64
 def read_image(source: str | os.PathLike | bytes, size: int, *, name: str = "") -> np.ndarray:
     """Decodes one image file: uint8 [size, size, 3].
 
-    The EXIF orientation is applied. Grey becomes RGB, transparency is laid on white, CMYK and
-    palettes are converted, 16-bit grey is scaled to 8 bits, of an animation the first frame is
-    taken. The short side is scaled to `size` (bicubic, anti-aliased), then the centre is cropped.
+    The EXIF orientation is applied. Gray becomes RGB, transparency is laid on white, CMYK and
+    palettes are converted, 16-bit gray is scaled to 8 bits, of an animation the first frame is
+    taken. The short side is scaled to `size` (bicubic, anti-aliased), then the center is cropped.
 
     Args:
         source: path of a file, or its content.
@@ -114,7 +114,7 @@ def progress(total: int, description: str) -> tqdm:
 
 
 def resize_image(image: np.ndarray, size: int) -> np.ndarray:
-    """Short side to `size`, then centre crop, of uint8 [H, W] or [H, W, 3]: [size, size, 3]."""
+    """Short side to `size`, then center crop, of uint8 [H, W] or [H, W, 3]: [size, size, 3]."""
     return np.asarray(_fit(Image.fromarray(image), size).convert("RGB"))
 
 
@@ -145,7 +145,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Scales grey pixels of 16 bits (0 to 65535) or floats (0 to 1) to 0 to 255."""
+    """Scales gray pixels of 16 bits (0 to 65535) or floats (0 to 1) to 0 to 255."""
     pixels = np.asarray(image)
     limit = 1 if image.mode == "F" else 65535
     if not (pixels.min() >= 0 and pixels.max() <= limit):  # also refuses NaN

@@ -18,7 +18,7 @@ _BLOCK = 256
 
 
 def read_records(file_format: str, parts: list[Any]) -> Iterator[bytes]:
-    """Serialised `tf.train.Example`s in the order in which they are stored.
+    """Serialized `tf.train.Example`s in the order in which they are stored.
 
     Args:
         file_format: `tfrecord` or `array_record`.

@@ -102,9 +102,9 @@ class WideViews:
     def _inside(self, side: tf.Tensor, drawn: dict[str, tf.Tensor]) -> tf.Tensor:
         """[B, size, size]: 1 inside of a square, 0 outside."""
         boxes = self._boxes(side, drawn)
-        centres = tf.range(self.augmentation.size, dtype=tf.float32) + 0.5
-        rows = (centres >= boxes[:, 0:1]) & (centres < boxes[:, 2:3])
-        columns = (centres >= boxes[:, 1:2]) & (centres < boxes[:, 3:4])
+        centers = tf.range(self.augmentation.size, dtype=tf.float32) + 0.5
+        rows = (centers >= boxes[:, 0:1]) & (centers < boxes[:, 2:3])
+        columns = (centers >= boxes[:, 1:2]) & (centers < boxes[:, 3:4])
         return tf.cast(rows[:, :, None] & columns[:, None, :], tf.float32)
 
 

@@ -1,6 +1,6 @@
 """How far is kappa from what it estimates? Both beside each other, and the error between them.
 
-kappa is to foretell the agreement of views, E[cos]: as kappa / 5 with the paper's weights. The
+kappa is to predict the agreement of views, E[cos]: as kappa / 5 with the paper's weights. The
 suite measures both on clean, corrupted and foreign images. Where the agreement follows a corruption
 and kappa does not, the head is to blame; where neither does, the encoder.
 """
@@ -80,18 +80,18 @@ def compare(method: Method, kappa: np.ndarray, cosine: np.ndarray) -> dict[str, 
     """Kappa [N] against the measured E[cos] [N] of the same images.
 
     Returns:
-        `kappa`, `foretold` (the cosine that kappa stands for) and `agreement`, each a mean;
-        `error`, the mean of |foretold - agreement|; `rank`, the Spearman correlation of kappa with
+        `kappa`, `predicted` (the cosine that kappa stands for) and `agreement`, each a mean;
+        `error`, the mean of |predicted - agreement|; `rank`, the Spearman correlation of kappa with
         the agreement over the images, None where one of them is the same for all.
     """
-    foretold = method.foretold_cosine(tf.constant(kappa, tf.float32)).numpy().astype(np.float64)
+    predicted = method.predicted_cosine(tf.constant(kappa, tf.float32)).numpy().astype(np.float64)
     varied = np.ptp(kappa) > 0 and np.ptp(cosine) > 0
     return {
         "images": len(kappa),
         "kappa": float(np.mean(kappa)),
-        "foretold": float(foretold.mean()),
+        "predicted": float(predicted.mean()),
         "agreement": float(np.mean(cosine)),
-        "error": float(np.abs(foretold - cosine).mean()),
+        "error": float(np.abs(predicted - cosine).mean()),
         "rank": float(scipy.stats.spearmanr(kappa, cosine).statistic) if varied else None,
     }
 
@@ -99,7 +99,7 @@ def compare(method: Method, kappa: np.ndarray, cosine: np.ndarray) -> dict[str, 
 def scale_of(method: Method) -> str:
     """The cosine that a kappa stands for, in words."""
     try:
-        unit = float(method.foretold_cosine(tf.ones([])))
+        unit = float(method.predicted_cosine(tf.ones([])))
     except ValueError as error:
         raise NotApplicable(f"the suite agreement has nothing to compare: {error}") from error
     return (

@@ -6,7 +6,7 @@ from typing import Any
 from tfvmf.data.corruptions import SEVERITIES
 from tfvmf.files import write_json, write_text
 
-_COLUMNS = ("images", "kappa", "foretold", "agreement", "error", "rank")
+_COLUMNS = ("images", "kappa", "predicted", "agreement", "error", "rank")
 
 
 def write(directory: pathlib.Path, results: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ def table_csv(results: dict[str, Any]) -> str:
 
 
 def table_markdown(results: dict[str, Any]) -> str:
-    """What kappa foretells and what is measured, then both scores against severity."""
+    """What kappa predicts and what is measured, then both scores against severity."""
     scale = results["scale"]
     parts = [
         f"# Kappa and the agreement of views: {results['method']} on {results['data']}",
@@ -56,14 +56,14 @@ def table_markdown(results: dict[str, Any]) -> str:
 
 def _calibration(results: dict[str, Any]) -> str:
     lines = [
-        "## What kappa foretells\n",
-        "| images | foretold | agreement | error | rank correlation |",
+        "## What kappa predicts\n",
+        "| images | predicted | agreement | error | rank correlation |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     named = {"clean": results["clean"], "corrupted": results["corrupted"], **results["out"]}
     for name, entry in named.items():
         rank = "" if entry["rank"] is None else f"{entry['rank']:.3f}"
-        numbers = " | ".join(f"{entry[key]:.3f}" for key in ("foretold", "agreement", "error"))
+        numbers = " | ".join(f"{entry[key]:.3f}" for key in ("predicted", "agreement", "error"))
         lines.append(f"| {name} | {numbers} | {rank} |")
     return "\n".join(lines)
 

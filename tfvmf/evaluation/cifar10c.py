@@ -48,7 +48,7 @@ def measure(
         for name, by_corruption in measured.items()
     }
     main = correlations[score.name]
-    results = summarise(main) | {
+    results = summarize(main) | {
         "score": score.title,
         "expected_sign": score.expected_sign,
         "corruptions": corrupted.described,
@@ -58,7 +58,7 @@ def measure(
         "step": evaluation.step,
         "method": evaluation.config.method,
         "scores": {
-            name: {"expected_sign": SCORES[name].expected_sign, **summarise(values)}
+            name: {"expected_sign": SCORES[name].expected_sign, **summarize(values)}
             for name, values in correlations.items()
         },
     }
@@ -92,7 +92,7 @@ def measure_scores(evaluation: Evaluation, corrupted: Corrupted) -> dict[str, Sc
     return measured
 
 
-def summarise(correlations: dict[str, Correlation]) -> dict[str, Any]:
+def summarize(correlations: dict[str, Correlation]) -> dict[str, Any]:
     """The numbers of `results.json`."""
     return {
         "mean_spearman": float(np.mean([c.spearman for c in correlations.values()])),

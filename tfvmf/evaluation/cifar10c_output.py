@@ -111,7 +111,7 @@ def draw_kappa(
             axis.plot(
                 value.means, marker="o", markersize=3, color=plots.BLUE if falls else plots.ORANGE
             )
-            axis.axhline(value.means[0], color=plots.GREY, linewidth=0.8, linestyle=":")
+            axis.axhline(value.means[0], color=plots.GRAY, linewidth=0.8, linestyle=":")
             axis.set_title(f"{name.replace('_', ' ')}  {value.spearman:+.2f}", loc="left")
             axis.set_xticks(range(len(value.means)))
         mean = np.mean([value.spearman for value in correlations.values()])

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.stats
 from sklearn.metrics import roc_auc_score
 
-from tfvmf import neighbours
+from tfvmf import neighbors
 from tfvmf.evaluation import crops, failure_output, paper, risk
 from tfvmf.evaluation.run import Evaluation
 from tfvmf.files import write_json, write_text
@@ -25,7 +25,7 @@ def run(evaluation: Evaluation) -> dict[str, Any]:
     values = evaluation.main_score(evaluation.test, embeddings)
     wrong = evaluation.linear_probe.predict(embeddings["features"]) != test_labels
     uncertainty = score.uncertainty(values)
-    _, rows = neighbours.nearest(
+    _, rows = neighbors.nearest(
         embeddings["features"], evaluation.train_embeddings["features"], k=1
     )
     results: dict[str, Any] = {
@@ -116,14 +116,14 @@ def detect(uncertainty: np.ndarray, wrong: np.ndarray) -> dict[str, float | None
 
 
 def retrieve(uncertainty: np.ndarray, same_class: np.ndarray) -> dict[str, float | None]:
-    """The score [N] as a detector of bad neighbours: no classifier takes part.
+    """The score [N] as a detector of bad neighbors: no classifier takes part.
 
     Args:
         uncertainty: [N], high is uncertain.
         same_class: bool [N], whether the nearest training image is of the image's class.
 
     Returns:
-        `nearest_accuracy`, the share of these, and `r_auroc` (a neighbour of another class is
+        `nearest_accuracy`, the share of these, and `r_auroc` (a neighbor of another class is
         positive, which is the same as certainty predicting one of the same class).
     """
     return {

@@ -105,15 +105,13 @@ def _draw_risk(
     covered = np.arange(1, len(wrong) + 1) / len(wrong)
     # The first few images make a ragged start that says nothing.
     shown = slice(min(50, len(wrong) // 10), None)
-    for name, curve, colour in (
+    for name, curve, color in (
         (results["score"], risk.risk_coverage(uncertainty, wrong), plots.BLUE),
         ("oracle", risk.oracle(wrong), plots.GREEN),
     ):
-        axis.plot(
-            covered[shown], curve[shown], color=colour, label=f"{name} {risk.aurc(curve):.3f}"
-        )
+        axis.plot(covered[shown], curve[shown], color=color, label=f"{name} {risk.aurc(curve):.3f}")
     rate = results["error_rate"]
-    axis.axhline(rate, color=plots.GREY, linestyle=":", label=f"chance {rate:.3f}")
+    axis.axhline(rate, color=plots.GRAY, linestyle=":", label=f"chance {rate:.3f}")
     axis.set_xlabel("coverage: share of images that are not refused")
     axis.set_ylabel("error rate of these")
     axis.set_xlim(0, 1)
@@ -131,7 +129,7 @@ def _draw_crops(axis: Axes, results: dict[str, Any]) -> None:
         axis.annotate(
             f"{share:.0%}", (place, share), xytext=(0, 2), textcoords="offset points", ha="center"
         )
-    axis.axhline(0.5, color=plots.GREY, linestyle=":")
+    axis.axhline(0.5, color=plots.GRAY, linestyle=":")
     axis.set_xticks(places, [f"{area:.0%}" for area in areas])
     axis.set_ylim(0, 1.08)
     axis.set_yticks(np.linspace(0, 1, 5), [f"{level:.0%}" for level in np.linspace(0, 1, 5)])

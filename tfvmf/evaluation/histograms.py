@@ -25,10 +25,10 @@ def draw_groups(axis: Axes, groups: Mapping[str, np.ndarray]) -> None:
     smallest = min(map(len, filled.values()))
     count = int(np.clip(np.sqrt(smallest), _MIN_BINS, _MAX_BINS))
     bins = np.linspace(low, high, count + 1)
-    colours = dict(zip(groups, (plots.BLUE, plots.ORANGE), strict=False))
+    colors = dict(zip(groups, (plots.BLUE, plots.ORANGE), strict=False))
     for label, values in filled.items():
         drawn = np.clip(values, low, high)
         density, _ = np.histogram(drawn, bins, density=True)
-        axis.stairs(density, bins, fill=True, alpha=0.25, color=colours[label])
-        axis.stairs(density, bins, label=label, linewidth=1.3, color=colours[label])
+        axis.stairs(density, bins, fill=True, alpha=0.25, color=colors[label])
+        axis.stairs(density, bins, label=label, linewidth=1.3, color=colors[label])
     axis.set_yticks([])

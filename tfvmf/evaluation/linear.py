@@ -2,7 +2,7 @@
 
     L(W, b) = mean over n of cross entropy(y_n, softmax(x_n W + b)) + l2 / 2 |W|^2
 
-on standardised features, minimised by L-BFGS. Seconds for 50,000 x 128, where scikit-learn's takes
+on standardized features, minimised by L-BFGS. Seconds for 50,000 x 128, where scikit-learn's takes
 half a minute for a single `l2`.
 """
 
@@ -52,7 +52,7 @@ def fit(
     their accuracy. Once three weaker ones in a row were no better, no others are tried.
 
     Args:
-        features: [N, F], as they come: they are standardised here.
+        features: [N, F], as they come: they are standardized here.
         labels: int [N].
         held_out: Share of the examples that choose the penalty.
         seed: Of the draw of these examples.

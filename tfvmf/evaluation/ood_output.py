@@ -56,8 +56,8 @@ def table_markdown(results: dict[str, Any]) -> str:
         "share of familiar images flagged where 95 % of the foreign ones are), familiar ones in "
         "AUPR in.",
         "F_res, F_ssl: mean cosine distance to the 5 nearest training images, in the features of "
-        f"a supervised and of this run. + {score}: {score} is one more feature, standardised on "
-        "the training images and given the spread of an average (unit-normalised) feature of "
+        f"a supervised and of this run. + {score}: {score} is one more feature, standardized on "
+        "the training images and given the spread of an average (unit-normalized) feature of "
         "theirs. Mahalanobis: to the nearest class, relative: minus that to all training images.",
     ]
     if "f_res" in results:

@@ -7,10 +7,10 @@ import scipy.linalg
 import tensorflow as tf
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-from tfvmf import neighbours
+from tfvmf import neighbors
 from tfvmf.evaluation.scores import Score
 
-NEIGHBOURS = 5
+NEIGHBORS = 5
 _CHUNK = 1024
 
 # Of N images: `score` [N], and features [N, F] by the name of their space (f_res, f_ssl).
@@ -21,7 +21,7 @@ Detector = Callable[[Sample], np.ndarray]
 def detectors(train: Sample, labels: np.ndarray | None, score: Score) -> dict[str, Detector]:
     """All detectors that training images (and their labels, if there are any) give.
 
-    The score alone; in each space the neighbour distance, the same joined with the score and,
+    The score alone; in each space the neighbor distance, the same joined with the score and,
     with labels, the two Mahalanobis distances.
     """
     found: dict[str, Detector] = {score.name: lambda sample: score.uncertainty(sample["score"])}
@@ -35,7 +35,7 @@ def _detectors_of_space(
 ) -> dict[str, Detector]:
     joined = Joined(train[space], train["score"])
     found: dict[str, Detector] = {
-        space: lambda sample: neighbour_distance(sample[space], train[space]),
+        space: lambda sample: neighbor_distance(sample[space], train[space]),
         f"{space}+{score.name}": lambda sample: joined.distance(sample[space], sample["score"]),
     }
     if labels is not None:
@@ -45,16 +45,16 @@ def _detectors_of_space(
     return found
 
 
-def neighbour_distance(queries: np.ndarray, bank: np.ndarray, *, k: int = NEIGHBOURS) -> np.ndarray:
+def neighbor_distance(queries: np.ndarray, bank: np.ndarray, *, k: int = NEIGHBORS) -> np.ndarray:
     """Mean cosine distance [Q] of features [Q, F] to their k nearest in a bank [N, F]."""
-    cosines, _ = neighbours.nearest(queries, bank, min(k, len(bank)))
+    cosines, _ = neighbors.nearest(queries, bank, min(k, len(bank)))
     return 1.0 - cosines.mean(axis=1)
 
 
 class Joined:
     """The score as one more feature.
 
-    Features become unit vectors u, the score s is standardised on the bank and given the spread
+    Features become unit vectors u, the score s is standardized on the bank and given the spread
     of an average feature:
 
         x = [u, a (s - mean(s)) / std(s)],    a^2 = mean over f of var(u_f)
@@ -79,7 +79,7 @@ class Joined:
         self._bank_scores = self._scaled(scores)
 
     def distance(
-        self, queries: np.ndarray, scores: np.ndarray, *, k: int = NEIGHBOURS
+        self, queries: np.ndarray, scores: np.ndarray, *, k: int = NEIGHBORS
     ) -> np.ndarray:
         """Mean distance [Q] of features [Q, F] with scores [Q] to their k nearest."""
         columns = tf.transpose(tf.constant(self._bank))
@@ -99,7 +99,7 @@ class Joined:
 
 
 def spread(features: np.ndarray) -> float:
-    """The root of the mean variance of a feature of unit-normalised features [N, F]."""
+    """The root of the mean variance of a feature of unit-normalized features [N, F]."""
     return float(np.sqrt(_unit(features).var(axis=0, dtype=np.float64).mean()))
 
 
@@ -124,8 +124,8 @@ class Gaussians:
         within = np.zeros((features.shape[1],) * 2)
         for start in range(0, len(features), _CHUNK):
             part = slice(start, start + _CHUNK)
-            centred = features[part] - means[members[part]]
-            within += centred.T @ centred
+            centered = features[part] - means[members[part]]
+            within += centered.T @ centered
         within /= len(features)
         between = ((means - mean).T * counts) @ (means - mean) / len(features)
         self._of_classes = _factor(within), means
@@ -176,11 +176,11 @@ def _nearest_mean(features: np.ndarray, factor: np.ndarray, means: np.ndarray) -
     """The smallest over c of (x - m_c)' (L L')^-1 (x - m_c), [N]."""
 
     def whiten(points: np.ndarray) -> np.ndarray:
-        return scipy.linalg.solve_triangular(factor, (points - centre).T, lower=True).T
+        return scipy.linalg.solve_triangular(factor, (points - center).T, lower=True).T
 
     # |L^-1 x - L^-1 m|^2 multiplied out needs [N, K], not [N, K, F]; around the mean of the means
     # little cancels.
-    centre = means.mean(axis=0)
+    center = means.mean(axis=0)
     white_means = whiten(means)
     parts = []
     for start in range(0, len(features), _CHUNK):

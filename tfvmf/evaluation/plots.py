@@ -10,14 +10,14 @@ from matplotlib.figure import Figure
 
 from tfvmf.files import replacing
 
-BLUE, ORANGE, GREEN, GREY = "#2f6db3", "#d95319", "#5f9e3f", "#8a8f98"
+BLUE, ORANGE, GREEN, GRAY = "#2f6db3", "#d95319", "#5f9e3f", "#8a8f98"
 
 STYLE = {
     "figure.dpi": 130,
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": GREY,
+    "axes.edgecolor": GRAY,
     "axes.grid": True,
     "grid.color": "#e4e7eb",
     "grid.linewidth": 0.8,

@@ -1,16 +1,16 @@
-"""How much the features know: classes by nearest neighbours and by a linear probe."""
+"""How much the features know: classes by nearest neighbors and by a linear probe."""
 
 from typing import Any
 
 import keras
 import numpy as np
 
-from tfvmf import neighbours
+from tfvmf import neighbors
 from tfvmf.evaluation import paper
 from tfvmf.evaluation.run import Evaluation
 from tfvmf.files import write_json, write_text
 
-NEIGHBOURS = (200, 20)
+NEIGHBORS = (200, 20)
 
 
 def run(evaluation: Evaluation) -> dict[str, Any]:
@@ -28,8 +28,8 @@ def run(evaluation: Evaluation) -> dict[str, Any]:
 
     probe = evaluation.linear_probe
     results: dict[str, Any] = {
-        f"knn_{k}_accuracy": accuracy(neighbours.classify(queries, bank, train_labels, k=k))
-        for k in NEIGHBOURS
+        f"knn_{k}_accuracy": accuracy(neighbors.classify(queries, bank, train_labels, k=k))
+        for k in NEIGHBORS
     }
     results["linear_accuracy"] = accuracy(probe.predict(queries))
     classifier = evaluation.method.models.get("classifier")
@@ -58,7 +58,7 @@ def _classify(classifier: keras.Model, features: np.ndarray) -> np.ndarray:
 def table_markdown(results: dict[str, Any]) -> str:
     """The accuracies, a row each, with what the paper says of CIFAR-10 beside."""
     rows = {
-        **{f"{k} nearest neighbours": results[f"knn_{k}_accuracy"] for k in NEIGHBOURS},
+        **{f"{k} nearest neighbors": results[f"knn_{k}_accuracy"] for k in NEIGHBORS},
         "linear probe": results["linear_accuracy"],
     }
     if "classifier_accuracy" in results:

@@ -133,7 +133,7 @@ class Evaluation:
         """Labels [N] of `train` and [n] of the first `images` of `test`, for a suite's sake."""
         if self.train.labels is None or self.test.labels is None:
             raise NotApplicable(
-                f"{self.test.name} has no labels: the suite {suite} needs a labelled "
+                f"{self.test.name} has no labels: the suite {suite} needs a labeled "
                 "--config.data.eval_source at training"
             )
         return self.train.labels, self.test.labels[: self.images or None]

@@ -3,8 +3,8 @@
 from tfvmf.losses.concentration import (
     alignment,
     cosine,
-    foretold_cosine,
     l2_penalty,
+    predicted_cosine,
     vmf_penalty,
 )
 from tfvmf.losses.contrastive import nt_xent
@@ -15,11 +15,11 @@ from tfvmf.losses.swav import sinkhorn, swapped_prediction
 __all__ = [
     "alignment",
     "cosine",
-    "foretold_cosine",
     "l2_penalty",
     "mc_infonce",
     "negative_cosine",
     "nt_xent",
+    "predicted_cosine",
     "sinkhorn",
     "squared_distance",
     "swapped_prediction",

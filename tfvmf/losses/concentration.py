@@ -26,7 +26,7 @@ def cosine(direction_1: tf.Tensor, direction_2: tf.Tensor) -> tf.Tensor:
 def alignment(
     direction_1: tf.Tensor, direction_2: tf.Tensor, concentration: tf.Tensor
 ) -> tf.Tensor:
-    """Negative log of the unnormalised von Mises-Fisher alignment, -mean(kappa * mu_1.mu_2).
+    """Negative log of the unnormalized von Mises-Fisher alignment, -mean(kappa * mu_1.mu_2).
 
     The paper's term is `alignment(mu_1, mu_2, kappa_1 + kappa_2)`, in the linear form: its code
     takes log(exp(x) + 1e-6), which overflows and says the same.
@@ -50,7 +50,7 @@ def l2_penalty(*concentrations: tf.Tensor) -> tf.Tensor:
     return tf.add_n([tf.reduce_mean(tf.square(kappa)) for kappa in concentrations])
 
 
-def foretold_cosine(
+def predicted_cosine(
     concentration: tf.Tensor, *, align_weight: float, penalty_weight: float
 ) -> tf.Tensor:
     """The E[cos] that a kappa [...] stands for: kappa / 5 with the paper's weights.
@@ -61,7 +61,7 @@ def foretold_cosine(
         penalty_weight: l_reg, above 0: without a penalty kappa has no scale.
     """
     if align_weight <= 0.0 or penalty_weight <= 0.0:
-        raise ValueError("without alignment or penalty kappa foretells no cosine")
+        raise ValueError("without alignment or penalty kappa predicts no cosine")
     return concentration * (2.0 * penalty_weight / align_weight)
 
 

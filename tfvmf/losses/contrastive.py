@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfvmf.losses.normaliser import log_normaliser
+from tfvmf.losses.normalizer import log_normalizer
 
 # Similarities in one matrix, 64 MiB of float32: those of 2048 images. A few such matrices are in
 # memory at a time, so larger batches are cut into parts of a quarter.
@@ -19,7 +19,7 @@ def nt_xent(
     first_row: tf.Tensor | int = 0,
     most: int = _MOST,
 ) -> tf.Tensor:
-    """Normalised-temperature cross entropy: each view must find its partner among all views.
+    """Normalized-temperature cross entropy: each view must find its partner among all views.
 
         loss_i = -log( exp(z_i.z_j / t) / sum_{k != i} exp(z_i.z_k / t) )
 
@@ -58,7 +58,7 @@ def nt_xent(
         partners = tf.gather(candidates, partner_columns)
         found = tf.reduce_sum(anchors * partners, axis=1) / temperature
         chunk = tf.maximum(most // (8 * total), 1)
-        among = log_normaliser(
+        among = log_normalizer(
             anchors, candidates, self_columns, temperature=temperature, chunk=chunk
         )
         return tf.reduce_mean(among - found)

@@ -17,7 +17,7 @@ def mc_infonce(
     *,
     seed: Any,
     temperature: float = 0.5,
-    n_samples: int = 64,
+    num_samples: int = 64,
     aggregation: str = "mean_log",
     rows: int | None = None,
     first_row: tf.Tensor | int = 0,
@@ -25,13 +25,13 @@ def mc_infonce(
 ) -> tf.Tensor:
     """NT-Xent between samples z ~ vMF(mu, kappa) of all views, over many draws.
 
-        p_is = exp(z_is.z_js / t) / sum_{k != i} exp(z_is.z_ks / t),   s = 1 ... n_samples
+        p_is = exp(z_is.z_js / t) / sum_{k != i} exp(z_is.z_ks / t),   s = 1 ... num_samples
 
     with j the partner of view i. `mean_log` is the paper's adaptation, -mean_s log p_is;
     `logmeanexp` the original method's, -log mean_s p_is.
 
-    Memory is chunk * (2B)^2 floats, whatever `n_samples`: a chunk of samples keeps nothing but its
-    normalisers, and its similarities are computed again for the gradient.
+    Memory is chunk * (2B)^2 floats, whatever `num_samples`: a chunk of samples keeps only its
+    normalizers, and its similarities are computed again for the gradient.
 
     Args:
         direction_1: Unit vectors [G, d] of the first views of the whole batch.
@@ -40,7 +40,7 @@ def mc_infonce(
         concentration_2: The same of the second views.
         seed: Two integers (stateless): the same seed draws the same samples.
         temperature: t > 0.
-        n_samples: Draws from each distribution.
+        num_samples: Draws from each distribution.
         aggregation: `mean_log` or `logmeanexp`.
         rows: How many images of the batch are averaged here (a replica's share); all by default.
         first_row: The first of them.
@@ -51,27 +51,27 @@ def mc_infonce(
     """
     if temperature <= 0.0:
         raise ValueError(f"temperature must be positive, not {temperature}")
-    if n_samples < 1:
-        raise ValueError(f"n_samples must be at least 1, not {n_samples}")
+    if num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1, not {num_samples}")
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, not {chunk}")
     if aggregation not in AGGREGATIONS:
         raise ValueError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, not {aggregation}")
     directions = tf.concat([direction_1, direction_2], axis=0)
     concentrations = tf.concat([concentration_1, concentration_2], axis=0)
-    samples = vmf.VonMisesFisher(directions, concentrations).sample(n_samples, seed=seed)
+    samples = vmf.VonMisesFisher(directions, concentrations).sample(num_samples, seed=seed)
 
     total = tf.shape(direction_1)[0]
     own = first_row + tf.range(total if rows is None else rows)
     anchors, partners = tf.concat([own, own + total], 0), tf.concat([own + total, own], 0)
     log_p = [
         _log_probability(samples[start : start + chunk], anchors, partners, temperature)
-        for start in range(0, n_samples, chunk)
+        for start in range(0, num_samples, chunk)
     ]
-    log_p = tf.concat(log_p, axis=0)  # [n_samples, 2 * rows]
+    log_p = tf.concat(log_p, axis=0)  # [num_samples, 2 * rows]
     if aggregation == "mean_log":
         return -tf.reduce_mean(log_p)
-    over_samples = tf.reduce_logsumexp(log_p, axis=0) - tf.math.log(float(n_samples))
+    over_samples = tf.reduce_logsumexp(log_p, axis=0) - tf.math.log(float(num_samples))
     return -tf.reduce_mean(over_samples)
 
 
@@ -81,10 +81,10 @@ def _log_probability(
     """Log-probabilities [S, R] that the anchors [R] of samples [S, N, d] find their partners."""
     views = tf.gather(samples, anchors, axis=1)
     found = tf.reduce_sum(views * tf.gather(samples, partners, axis=1), axis=-1) / temperature
-    return found - _log_normaliser(views, samples, anchors, temperature)
+    return found - _log_normalizer(views, samples, anchors, temperature)
 
 
-def _log_normaliser(
+def _log_normalizer(
     views: tf.Tensor, samples: tf.Tensor, anchors: tf.Tensor, temperature: float
 ) -> tf.Tensor:
     """The log of sum_{k != i} exp(z_i.z_k / t), [S, R]; its gradient computes the terms again."""
@@ -100,7 +100,7 @@ def _log_normaliser(
         return tf.matmul(views * (1.0 / temperature), samples, transpose_b=True) + itself
 
     @tf.custom_gradient
-    def normaliser(views: tf.Tensor, samples: tf.Tensor) -> Any:
+    def normalizer(views: tf.Tensor, samples: tf.Tensor) -> Any:
         log_sums = tf.reduce_logsumexp(similarities(views, samples), axis=-1)
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -110,4 +110,4 @@ def _log_normaliser(
 
         return log_sums, gradient
 
-    return normaliser(views, samples)
+    return normalizer(views, samples)

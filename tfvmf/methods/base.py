@@ -59,7 +59,7 @@ class Method(abc.ABC):
         self.config = config
         self.probabilistic = probabilistic
         self.num_classes = num_classes
-        wide = probabilistic and self.explicit and config.concentration.views == "wide"
+        wide = probabilistic and self.explicit and config.concentration.view_kind == "wide"
         self.num_wide_views = 1 if wide else 0  # that only the concentration head learns from
         self.models: dict[str, keras.Layer] = {}
 
@@ -130,7 +130,7 @@ class Method(abc.ABC):
         """What views teach the concentration head while the encoder stands still.
 
         The encoder is in inference mode and gets no gradient. All views are one batch for the head:
-        normalised apart, wide views would look like ordinary ones.
+        normalized apart, wide views would look like ordinary ones.
 
         Returns:
             For each view the cosine [B] of its direction with that of the first (the first: with
@@ -147,7 +147,7 @@ class Method(abc.ABC):
         """`mean_direction` [B, d] and `seen` [B, F], what the concentration head is applied to."""
         return models.frozen_parts(self.encoder)(views, training=False)
 
-    def foretold_cosine(self, kappa: tf.Tensor) -> tf.Tensor:
+    def predicted_cosine(self, kappa: tf.Tensor) -> tf.Tensor:
         """The E[cos] [...] of two views that kappa [...] stands for: where the loss is smallest.
 
         Raises:
@@ -159,7 +159,7 @@ class Method(abc.ABC):
         if config.regularizer == "vmf":
             dimension = self.encoder.output["mean_direction"].shape[-1]
             return vmf.mean_resultant_length(kappa, dimension)
-        return losses.foretold_cosine(
+        return losses.predicted_cosine(
             kappa, align_weight=config.align_weight, penalty_weight=config.penalty_weight
         )
 

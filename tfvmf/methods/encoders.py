@@ -48,7 +48,7 @@ def takes_features(config: ml_collections.ConfigDict) -> bool:
 def encoder_words(config: ml_collections.ConfigDict) -> str:
     """What the encoder is, for people."""
     if is_foreign(config):
-        name = pathlib.Path(config.fit_kappa.encoder).name
+        name = pathlib.Path(config.fit_kappa.model).name
         return f"{name} with a head of width {config.model.hidden}"
     return f"{config.model.backbone} of width {config.model.width}"
 
@@ -63,9 +63,9 @@ def _foreign_encoder(config: ml_collections.ConfigDict) -> keras.Model:
     if takes_features(config):
         return models.build_feature_encoder(config.model.dimension, **head)
     return models.build_foreign_encoder(
-        frozen.encoder,
+        frozen.model,
         frozen.kind,
-        features=frozen.features,
+        features=frozen.feature_layer,
         input_range=frozen.input_range,
         level_layers=tuple(frozen.level_layers.split(",")) if frozen.level_layers else (),
         **head,

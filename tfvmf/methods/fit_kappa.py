@@ -12,7 +12,7 @@ class FitKappa(Method):
     """The paper's alignment and penalty, on a new concentration head alone.
 
     For fixed directions their sum is smallest at kappa = 5 E[cos] (with the paper's weights): the
-    head learns to foretell how well a view's direction agrees with that of an ordinary view.
+    head learns to predict how well a view's direction agrees with that of an ordinary view.
 
     Views may be images, or vectors [B, F + d] that hold what `frozen_parts` says of images: `seen`
     [B, F] and `mean_direction` [B, d], as `pack` joins them.

@@ -39,7 +39,7 @@ class MCInfoNCE(Method):
             distribute.gather(kappa_2),
             seed=moment.seed,
             temperature=self.config.mc_infonce.temperature,
-            n_samples=self.config.mc_infonce.n_samples,
+            num_samples=self.config.mc_infonce.num_samples,
             aggregation=self.config.mc_infonce.aggregation,
             rows=rows,
             first_row=distribute.replica_id() * rows,

@@ -20,7 +20,7 @@ class Supervised(Method):
         if num_classes < 2:
             raise UserError(
                 f"method supervised needs labels of at least 2 classes, and data source "
-                f"{config.data.source!r} has {num_classes}: choose a labelled source"
+                f"{config.data.source!r} has {num_classes}: choose a labeled source"
             )
         super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
         encoder = encoder_from_config(config, concentration=False)

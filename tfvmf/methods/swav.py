@@ -21,10 +21,10 @@ class SwAV(Method):
         self, config: ml_collections.ConfigDict, *, probabilistic: bool, num_classes: int = 0
     ) -> None:
         super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        self.num_local_views = config.swav.local_views
+        self.num_local_views = config.swav.num_local_views
         self.models["encoder"] = encoder_from_config(config, concentration=probabilistic)
         self.prototypes = models.Prototypes(
-            config.swav.prototypes, queue_length=config.swav.queue, name="prototypes"
+            config.swav.num_prototypes, queue_length=config.swav.queue_length, name="prototypes"
         )
         self.prototypes.build((None, config.model.dimension))
         self.models["prototypes"] = self.prototypes
@@ -58,7 +58,7 @@ class SwAV(Method):
     def after_step(self, moment: Moment) -> None:
         """Gives the prototypes length 1 again."""
         del moment
-        self.prototypes.normalise()
+        self.prototypes.normalize()
 
     def _codes(
         self, view: int, directions: tf.Tensor, scores: tf.Tensor, moment: Moment
@@ -70,15 +70,15 @@ class SwAV(Method):
 
         def assign(candidates: tf.Tensor) -> tf.Tensor:
             codes = losses.sinkhorn(
-                candidates, epsilon=config.epsilon, iterations=config.iterations
+                candidates, epsilon=config.sinkhorn_epsilon, iterations=config.sinkhorn_iterations
             )
             first = distribute.replica_id() * rows
             return tf.ensure_shape(codes[first : first + rows], scores.shape)
 
-        if not config.queue:
+        if not config.queue_length:
             return assign(batch)
         past = tf.stop_gradient(self.prototypes(self.prototypes.queue[view]))
-        started = moment.epoch >= config.queue_epochs
+        started = moment.epoch >= config.queue_start_epochs
         codes = tf.cond(
             tf.logical_and(started, self.prototypes.is_full(view)),
             lambda: assign(tf.concat([batch, past], axis=0)),

@@ -37,7 +37,7 @@ def dropping(seeds: tf.Tensor) -> Iterator[None]:
 class Dropout(keras.layers.Layer):
     """Sets units to zero with probability `rate` and scales the rest by 1 / (1 - rate).
 
-    Of a feature map [B, H, W, C] whole channels are dropped: neighbouring pixels say the same.
+    Of a feature map [B, H, W, C] whole channels are dropped: neighboring pixels say the same.
     Outside of `dropping` the layer is the identity. Masks are a function of the seeds and of the
     layer's name, so N replicas and a resumed run drop what one uninterrupted device would.
 

@@ -33,7 +33,7 @@ def build_encoder(
         backbone: `resnet10`, `resnet18`, `resnet34` or `resnet50`.
         width: Channels of the first stage (64 in the original ResNets).
         dimension: Length d of the mean direction. None: no direction head, the mean direction is
-            the normalised feature vector (for encoders trained with labels).
+            the normalized feature vector (for encoders trained with labels).
         stem: `cifar` (3x3 convolution, no pooling) or `imagenet`.
         hidden: Width of the hidden layers of both heads.
         hidden_layers: Of the direction head, see `build_direction_head`.
@@ -96,7 +96,7 @@ def build_encoder(
 
 
 def with_projection(encoder: keras.Model) -> keras.Model:
-    """The same encoder, sharing all weights, with the unnormalised `projection` [B, d] beside.
+    """The same encoder, sharing all weights, with the unnormalized `projection` [B, d] beside.
 
     What a predictor is trained on (SimSiam, BYOL): mean_direction = projection / |projection|.
     """

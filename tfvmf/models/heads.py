@@ -29,7 +29,7 @@ def build_direction_head(
         dimension: Length of the direction.
         hidden: Width of the hidden layers.
         hidden_layers: How many there are; SimSiam has two.
-        output_norm: Whether v is batch-normalised, without scale and offset, as in SimSiam.
+        output_norm: Whether v is batch-normalized, without scale and offset, as in SimSiam.
         dropout: Probability of dropping a hidden unit.
         name: Of the model.
     """

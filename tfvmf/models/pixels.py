@@ -16,8 +16,8 @@ class Pixels(keras.layers.Layer):
 
     Args:
         expected: Shape [B, h, w, c] of the input. Images are resized (bilinear) where h and w are
-            known; c is 3, or 1 for grey.
-        pixel_type: Type of the input; integers are whole grey levels.
+            known; c is 3, or 1 for gray.
+        pixel_type: Type of the input; integers are whole gray levels.
         input_range: One of `RANGES`; "" for 0..1, or 0..255 where the type is an integer.
     """
 
@@ -52,7 +52,7 @@ class Pixels(keras.layers.Layer):
             )
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
-        """Resizes, turns grey, scales and casts, as far as that is needed."""
+        """Resizes, turns gray, scales and casts, as far as that is needed."""
         _, height, width, channels = self.expected
         if height is not None:
             images = tf.image.resize(images, [height, width])

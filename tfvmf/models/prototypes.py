@@ -44,7 +44,7 @@ class Prototypes(keras.layers.Layer):
         """The cosines; where `learn` is false no gradient reaches the prototypes."""
         return tf.matmul(inputs, tf.where(learn, self.kernel, tf.stop_gradient(self.kernel)))
 
-    def normalise(self) -> None:
+    def normalize(self) -> None:
         """Gives all prototypes length 1 again, after the optimizer has moved them."""
         distribute.update(self.kernel, lambda kernel: tf.math.l2_normalize(kernel, axis=0))
 

@@ -60,7 +60,7 @@ def build_backbone(
         raise ValueError(f"width must be at least 1, not {width}")
     architecture = ARCHITECTURES[name]
     images = keras.Input((None, None, 3), name="images")
-    # Centre and scale alike for all data: the first normalisation layer makes a data set's own
+    # Center and scale alike for all data: the first normalization layer makes a data set's own
     # constants redundant, and a served model needs none.
     x = layers.Rescaling(4.0, offset=-2.0, name="rescale")(images)
     if stem == "cifar":

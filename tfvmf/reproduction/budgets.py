@@ -114,7 +114,7 @@ _CIFAR10, _CIFAR100, _MNIST = (
         stands_for="mnist",
         train_images=60_000,
         test_images=10_000,
-        changes={"augment.flip": 0.0},  # a mirrored digit is another sign
+        changes={"augment.flip_probability": 0.0},  # a mirrored digit is another sign
         described="MNIST",
     ),
 )
@@ -202,7 +202,7 @@ PAPER = Budget(
     seconds_per_step=0.35,
     seconds_to_measure=20.0,
     images_per_second=1600.0,
-    timing="assumed for one data-centre GPU, never measured",
+    timing="assumed for one data-center GPU, never measured",
 )
 
 BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (DIGITS, CPU, PAPER)}

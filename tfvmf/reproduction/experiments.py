@@ -62,7 +62,7 @@ FRAMEWORKS = {
 AUGMENTATIONS = {
     "simclr_vmf": "default",
     "simclr_vmf-noise": "+ Gaussian noise",
-    "simclr_vmf-jitter": "+ stronger colour jitter",
+    "simclr_vmf-jitter": "+ stronger color jitter",
 }
 
 

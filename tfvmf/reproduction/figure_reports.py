@@ -38,7 +38,7 @@ def distributions(_: Workspace, results: Results) -> Report:
         "The paper's figure has a fixed mean and kappas of its own choice; it prints no numbers. "
         "The lower row has kappas of the trained encoder, of test images as they are and under the "
         "greatest severity of every corruption, on a sphere of 3 dimensions.",
-        "The paper's loss leaves out the normaliser of the distribution: its kappa orders images "
+        "The paper's loss leaves out the normalizer of the distribution: its kappa orders images "
         "by certainty, and its scale (0 to 5) is set by the weights of the loss. Read as a vMF "
         f"distribution of {dimension} dimensions it would be next to uniform.",
     ]
@@ -86,8 +86,8 @@ def augmentations(_: Workspace, results: Results) -> Report:
     tables = (*ours.values(), printed)
     rows.append(["mean", *(float(np.mean(list(values.values()))) for values in tables)])
     notes = [
-        "Gaussian noise: sigma drawn below 0.25. Stronger colour jitter: brightness, contrast and "
-        'saturation 0.3 to 0.4 and, for the paper\'s "hue (p = 0.2 to p = 0.3)", grey views with '
+        "Gaussian noise: sigma drawn below 0.25. Stronger color jitter: brightness, contrast and "
+        'saturation 0.3 to 0.4 and, for the paper\'s "hue (p = 0.2 to p = 0.3)", gray views with '
         "a probability of 0.3 instead of 0.2.",
         "The paper draws this figure without numbers; of the default views it prints Table 1. It "
         "says that with noise among the views the correlations of Gaussian and speckle noise turn "
@@ -99,7 +99,7 @@ def augmentations(_: Workspace, results: Results) -> Report:
         series={title: [values[n] for n in CORRUPTIONS] for title, values in ours.items()},
         printed={"default": [printed[n] for n in CORRUPTIONS]},
         axis_label="Spearman correlation",
-        colours=(figures.GREEN, figures.BLUE, figures.ORANGE),
+        colors=(figures.GREEN, figures.BLUE, figures.ORANGE),
     )
     columns = ["corruption", *(f"tfvmf: {title}" for title in ours), "paper: default"]
     return Report(columns=columns, rows=rows, notes=notes, draw=draw)
@@ -131,9 +131,9 @@ def along_training(_: Workspace, results: Results) -> Report:
     }
     rows.append(["paper: SimCLR + vMF", 1000.0, share, None, ends["simclr_vmf"]])
     rows.append(["paper: MC-InfoNCE", 1000.0, None, None, ends["mc_infonce"]])
-    neighbours = accuracy["simclr_vmf"][-1][1]["neighbours"]
+    neighbors = accuracy["simclr_vmf"][-1][1]["neighbors"]
     notes = [
-        f"Linear: a linear probe on the features; k-NN: a vote of {neighbours} neighbours.",
+        f"Linear: a linear probe on the features; k-NN: a vote of {neighbors} neighbors.",
         "The paper draws this figure without numbers. Its accuracy here is the share of correct "
         "predictions that it prints for Figure 2B; its correlations are the means of Table 1. It "
         "says that the deterministic method is 2 % more accurate than its own, which is more "

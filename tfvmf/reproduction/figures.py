@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tfvmf.evaluation import plots
-from tfvmf.evaluation.plots import BLUE, GREEN, GREY, ORANGE
+from tfvmf.evaluation.plots import BLUE, GRAY, GREEN, ORANGE
 
 Points = Sequence[tuple[float, float]]
 
@@ -44,7 +44,7 @@ def draw_bars(
     printed: Mapping[str, Sequence[float]],
     axis_label: str,
     line: float = 0.0,
-    colours: Sequence[str] = _COLOURS,
+    colors: Sequence[str] = _COLOURS,
 ) -> None:
     """Groups of bars.
 
@@ -57,13 +57,13 @@ def draw_bars(
         printed: Name of a series -> the paper's numbers, as marks on its bars.
         axis_label: What the numbers are.
         line: Where nothing was learnt.
-        colours: Of the series.
+        colors: Of the series.
     """
     with plt.rc_context(plots.STYLE):
         width = min(12.0, max(6.0, 0.6 * len(labels) * max(1.0, 0.7 * len(series))))
         figure, axis = plt.subplots(figsize=(width, 3.4))
-        _bars(axis, labels, series, printed, colours)
-        axis.axhline(line, color=GREY, linewidth=1.0)
+        _bars(axis, labels, series, printed, colors)
+        axis.axhline(line, color=GRAY, linewidth=1.0)
         axis.margins(y=0.12)
         axis.set_ylabel(axis_label)
         _legend(axis)
@@ -85,9 +85,9 @@ def draw_panels(
             len(panels), 1, figsize=(10, 1.7 * len(panels)), sharex=True, sharey=True, squeeze=False
         )
         for axis, (name, (ours, printed)) in zip(axes.flat, panels.items(), strict=True):
-            colour = BLUE if name.endswith("(-)") else ORANGE
-            _bars(axis, labels, {"tfvmf": ours}, {"tfvmf": printed}, (colour,))
-            axis.axhline(0, color=GREY, linewidth=1.0)
+            color = BLUE if name.endswith("(-)") else ORANGE
+            _bars(axis, labels, {"tfvmf": ours}, {"tfvmf": printed}, (color,))
+            axis.axhline(0, color=GRAY, linewidth=1.0)
             axis.set_ylim(-1.1, 1.1)
             means = f"mean {np.mean(ours):+.2f}, paper {np.mean(printed):+.2f}"
             axis.set_title(f"{name}: {means}", loc="left")
@@ -106,18 +106,18 @@ def draw_lines(
     ends: Mapping[str, float],
 ) -> None:
     """Accuracy (left) and mean correlation (right) by epoch; `ends` are the paper's last."""
-    colours = dict(zip(left, (GREY, BLUE, ORANGE), strict=True))
+    colors = dict(zip(left, (GRAY, BLUE, ORANGE), strict=True))
     with plt.rc_context(plots.STYLE):
         figure, axes = plt.subplots(1, 2, figsize=(9, 3.2))
         for axis, lines in zip(axes, (left, right), strict=True):
             for name, points in lines.items():
-                axis.plot(*zip(*points, strict=True), "o-", color=colours[name], label=name)
+                axis.plot(*zip(*points, strict=True), "o-", color=colors[name], label=name)
             axis.set_xlabel("epoch")
         for name, value in ends.items():
-            axes[1].axhline(value, color=colours[name], linestyle=":", linewidth=1.2)
+            axes[1].axhline(value, color=colors[name], linestyle=":", linewidth=1.2)
             axes[1].annotate(
                 f"paper, 1000 epochs: {value:.2f}", (1.0, value), ha="right", va="bottom",
-                xycoords=("axes fraction", "data"), fontsize=8, color=colours[name],
+                xycoords=("axes fraction", "data"), fontsize=8, color=colors[name],
             )  # fmt: skip
         axes[0].set_title("accuracy of a linear probe", loc="left")
         axes[1].set_title("mean Spearman correlation of kappa with severity", loc="left")
@@ -130,12 +130,12 @@ def _bars(
     labels: Sequence[str],
     series: Mapping[str, Sequence[float]],
     printed: Mapping[str, Sequence[float]],
-    colours: Sequence[str],
+    colors: Sequence[str],
 ) -> None:
     places, share = np.arange(len(labels)), 0.8 / len(series)
-    for number, ((name, values), colour) in enumerate(zip(series.items(), colours, strict=False)):
+    for number, ((name, values), color) in enumerate(zip(series.items(), colors, strict=False)):
         shifted = places + (number - (len(series) - 1) / 2) * share
-        axis.bar(shifted, values, width=0.9 * share, color=colour, label=name)
+        axis.bar(shifted, values, width=0.9 * share, color=color, label=name)
         if name in printed:
             axis.plot(shifted, printed[name], "D", markersize=4, color="black", label="paper")
     long = len(labels) > 8

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tfvmf import neighbours
+from tfvmf import neighbors
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from tfvmf.evaluation import Evaluation, cifar10c, ood
 from tfvmf.evaluation import failure as failure_suite
@@ -25,17 +25,17 @@ def corruption(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def accuracy(evaluation: Evaluation) -> dict[str, Any]:
-    """Figure 4: top-1 accuracy of a linear probe and of nearest neighbours on the features."""
+    """Figure 4: top-1 accuracy of a linear probe and of nearest neighbors on the features."""
     train_labels, test_labels = evaluation.labels("accuracy")
     bank = evaluation.train_embeddings["features"]
     queries = evaluation.test_embeddings["features"]
-    k = evaluation.config.monitor.neighbours
+    k = evaluation.config.monitor.neighbors
     predicted = {
         "linear": evaluation.linear_probe.predict(queries),
-        "knn": neighbours.classify(queries, bank, train_labels, k=k),
+        "knn": neighbors.classify(queries, bank, train_labels, k=k),
     }
     shares = {name: float((labels == test_labels).mean()) for name, labels in predicted.items()}
-    return {**shares, "neighbours": k, "images": len(queries)}
+    return {**shares, "neighbors": k, "images": len(queries)}
 
 
 def failure(evaluation: Evaluation) -> dict[str, Any]:

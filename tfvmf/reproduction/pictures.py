@@ -54,9 +54,9 @@ def draw_sphere(axis: Axes, kappa: float) -> None:
     distribution = vmf.VonMisesFisher(_MEAN, kappa)
     samples = distribution.sample(_SAMPLES, seed=(3, 7)).numpy()
     behind = samples[:, 2] < 0
-    for chosen, colour, alpha in ((behind, _FAINT, 0.9), (~behind, plots.BLUE, 0.6)):
+    for chosen, color, alpha in ((behind, _FAINT, 0.9), (~behind, plots.BLUE, 0.6)):
         x, y, _ = samples[chosen].T
-        axis.scatter(x, y, s=4, color=colour, alpha=alpha, linewidths=0, zorder=2)
+        axis.scatter(x, y, s=4, color=color, alpha=alpha, linewidths=0, zorder=2)
     arrow = {"arrowstyle": "-|>", "color": "black", "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
     tip = (1.25 * _MEAN[0], 1.25 * _MEAN[1])
     axis.annotate("", xy=tip, xytext=(0, 0), arrowprops=arrow, zorder=4)

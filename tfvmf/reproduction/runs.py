@@ -14,13 +14,13 @@ NETWORKS = ("resnet18", "resnet34", "resnet50")
 
 # The study of further augmentations: noise of sigma < 0.25; brightness, contrast and saturation
 # from 0.3 to 0.4, and "hue (p = 0.2 -> p = 0.3)". The only probability of 0.2 among SimCLR's views
-# is that of a grey one, so that is what is raised.
-NOISE = {"augment.noise": 0.25}
+# is that of a gray one, so that is what is raised.
+NOISE = {"augment.noise_sigma_max": 0.25}
 JITTER = {
     "augment.brightness": 0.4,
     "augment.contrast": 0.4,
     "augment.saturation": 0.4,
-    "augment.grey_probability": 0.3,
+    "augment.gray_probability": 0.3,
 }
 
 
@@ -111,6 +111,6 @@ def config_of(
     config.data.data_dir = data_dir
     config.seed = seed
     config.strategy = strategy
-    config.ensemble.members = run.members
+    config.ensemble.num_members = run.members
     validate(config)
     return config

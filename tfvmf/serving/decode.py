@@ -107,7 +107,7 @@ def _decode_png(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     large = tf.reduce_prod(tf.minimum(sides, MAX_PNG_PIXELS + 1)) > MAX_PNG_PIXELS
 
     def decoded() -> tf.Tensor:
-        # Of 16 bits the decoder keeps the high 8. Channels: grey, grey and alpha, RGB, RGBA.
+        # Of 16 bits the decoder keeps the high 8. Channels: gray, gray and alpha, RGB, RGBA.
         pixels = tf.io.decode_png(content, channels=0)
         transparent = tf.shape(pixels)[2] % 2 == 0
         return tf.cond(transparent, lambda: _on_white(pixels), lambda: _rgb(pixels))
@@ -120,7 +120,7 @@ def _nothing() -> tf.Tensor:
 
 
 def _rgb(pixels: tf.Tensor) -> tf.Tensor:
-    """The colours of [H, W, 1 to 4]: uint8 [H, W, 3]."""
+    """The colors of [H, W, 1 to 4]: uint8 [H, W, 3]."""
     last = tf.where(tf.shape(pixels)[2] < 3, 0, 2)
     return tf.gather(pixels, tf.minimum(tf.range(3), last), axis=2)
 
@@ -128,5 +128,5 @@ def _rgb(pixels: tf.Tensor) -> tf.Tensor:
 def _on_white(pixels: tf.Tensor) -> tf.Tensor:
     """Lays [H, W, 2 or 4], whose last channel is alpha, on white: uint8 [H, W, 3]."""
     alpha = tf.cast(pixels[:, :, -1:], tf.float32) / 255.0
-    colour = tf.cast(_rgb(pixels), tf.float32)
-    return tf.cast(tf.round(255.0 + (colour - 255.0) * alpha), tf.uint8)
+    color = tf.cast(_rgb(pixels), tf.float32)
+    return tf.cast(tf.round(255.0 + (color - 255.0) * alpha), tf.uint8)

@@ -60,7 +60,7 @@ class ServedModel:
 
         Args:
             images: uint8 [N, H, W, 3]; or a sequence in which each image is an array (uint8
-                [H, W, 3], or [H, W] for grey), a file name or the content of a file; or one image.
+                [H, W, 3], or [H, W] for gray), a file name or the content of a file; or one image.
                 Files may be of any kind that training reads, and are read as training does.
             batch_size: Images a forward pass.
             progress: Show how far it is, when there is more than one batch.
@@ -133,8 +133,8 @@ def _read(image: Image, size: int, name: str) -> np.ndarray:
         return read_image(image, size, name=name)
     if not isinstance(image, np.ndarray):
         return read_image(image, size)
-    colour = image.ndim == 3 and image.shape[2] == 3
-    if image.dtype != np.uint8 or not (colour or image.ndim == 2) or 0 in image.shape:
+    color = image.ndim == 3 and image.shape[2] == 3
+    if image.dtype != np.uint8 or not (color or image.ndim == 2) or 0 in image.shape:
         raise UserError(_wrong(name, image, "[H, W, 3] or [H, W]"))
     return resize_image(image, size)
 

@@ -1,7 +1,7 @@
 """Resizing inside a served graph as training does it, by operations that every loader has.
 
 A bicubic, anti-aliased resize is linear and separable: images go through one matrix a side, are
-rounded to whole grey levels in between, and come out as from Pillow. TensorFlow's own anti-aliased
+rounded to whole gray levels in between, and come out as from Pillow. TensorFlow's own anti-aliased
 resize is an operation that other loaders (OpenVINO) do not have, and it does not round.
 """
 
@@ -11,7 +11,7 @@ _SUPPORT = 2.0  # pixels, on the coarser side, to which a cubic reaches
 
 
 def fit(images: tf.Tensor, size: int) -> tf.Tensor:
-    """Short side to `size`, then centre crop: `tfvmf.data.images` for a whole batch.
+    """Short side to `size`, then center crop: `tfvmf.data.images` for a whole batch.
 
     Args:
         images: uint8 [N, H, W, 3]; H and W at least 1.
@@ -39,7 +39,7 @@ def _resized(images: tf.Tensor, size: int) -> tf.Tensor:
 def _window(
     images: tf.Tensor, axis: int, side: tf.Tensor, size: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cuts `axis` to what the centre square's cubics reach; returns that and its matrix."""
+    """Cuts `axis` to what the center square's cubics reach; returns that and its matrix."""
     length = tf.shape(images)[axis]
     scale = tf.cast(side, tf.float32) / size
     reach = _SUPPORT * tf.maximum(scale, 1.0)
@@ -48,9 +48,9 @@ def _window(
     stop = tf.minimum(tf.cast(tf.math.ceil(first + reach), tf.int32) + side, length)
     window = images[:, :, start:stop] if axis == 2 else images[:, start:stop]
 
-    centres = first + (tf.range(size, dtype=tf.float32) + 0.5) * scale
+    centers = first + (tf.range(size, dtype=tf.float32) + 0.5) * scale
     inputs = tf.cast(tf.range(start, stop), tf.float32) + 0.5
-    distance = tf.abs(inputs[None, :] - centres[:, None]) / tf.maximum(scale, 1.0)
+    distance = tf.abs(inputs[None, :] - centers[:, None]) / tf.maximum(scale, 1.0)
     weights = _cubic(distance)
     return window, weights / tf.reduce_sum(weights, axis=1, keepdims=True)
 
@@ -63,5 +63,5 @@ def _cubic(x: tf.Tensor) -> tf.Tensor:
 
 
 def _levels(pixels: tf.Tensor) -> tf.Tensor:
-    """To whole grey levels: a cubic overshoots at edges."""
+    """To whole gray levels: a cubic overshoots at edges."""
     return tf.floor(tf.clip_by_value(pixels, 0.0, 255.0) + 0.5)

@@ -77,7 +77,7 @@ def view_inputs(config: ml_collections.ConfigDict, *, length: int) -> Inputs:
     """
     images = image_inputs(config)
     count = config.fit_kappa.cache_views
-    wide = count if config.concentration.views == "wide" else 0
+    wide = count if config.concentration.view_kind == "wide" else 0
     known = images.source
     check_memory(
         (known.size, count + wide, length),
@@ -103,7 +103,7 @@ def view_inputs(config: ml_collections.ConfigDict, *, length: int) -> Inputs:
 
 def feature_inputs(config: ml_collections.ConfigDict) -> Inputs:
     """Features that were cached elsewhere; watched on those of images that are held out."""
-    sources = load_vectors(config.fit_kappa.encoder, memory_limit=memory_limit(config))
+    sources = load_vectors(config.fit_kappa.model, memory_limit=memory_limit(config))
     return Inputs(
         source=sources["train"],
         views=lambda method: _views(sources["train"], method),
@@ -172,6 +172,6 @@ class FeatureMonitor:
             **spread(mu.reshape(count * views, -1)),
         }
         with contextlib.suppress(ValueError):  # with weights that give kappa no scale
-            foretold = self._method.foretold_cosine(outputs["concentration"]).numpy()
-            values["eval_error"] = float(np.abs(foretold - others.ravel()).mean())
+            predicted = self._method.predicted_cosine(outputs["concentration"]).numpy()
+            values["eval_error"] = float(np.abs(predicted - others.ravel()).mean())
         return values

@@ -119,7 +119,7 @@ def load_method(
     """
     config, facts = run_directory.read(workdir)
     path = checkpoint or newest_intact(workdir, report=True)
-    if path is None and config.ensemble.members > 1:
+    if path is None and config.ensemble.num_members > 1:
         raise UserError(
             f"--workdir={workdir} is an ensemble: name one of its members, "
             f"{run_directory.member(workdir, 0)}"

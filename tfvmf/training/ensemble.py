@@ -33,15 +33,15 @@ def train(
     validate(config)
     workdir = pathlib.Path(workdir)
     options: dict[str, Any] = {"force_config": force_config, "logical_devices": logical_devices}
-    if config.ensemble.members == 1 or config.ensemble.kind == "snapshot":
+    if config.ensemble.num_members == 1 or config.ensemble.kind == "snapshot":
         return loop.train_run(config, workdir, **options)
     chief = is_chief(config.strategy)
     latest: dict[str, float] = {}
     with run_directory.hold(workdir) if chief else contextlib.nullcontext():
         if chief:
             run_directory.claim(workdir, config, {}, force=force_config)
-        for number in range(config.ensemble.members):
-            print(f"member {number + 1} of {config.ensemble.members}", flush=True)
+        for number in range(config.ensemble.num_members):
+            print(f"member {number + 1} of {config.ensemble.num_members}", flush=True)
             member = member_config(config, number)
             latest = loop.train_run(member, run_directory.member(workdir, number), **options)
     return latest
@@ -51,22 +51,22 @@ def member_config(config: ml_collections.ConfigDict, number: int) -> ml_collecti
     """The configuration of one member on its own: another seed, all else the same."""
     member = ml_collections.ConfigDict(config.to_dict())
     member.seed = config.seed + number
-    member.ensemble.members = 1
+    member.ensemble.num_members = 1
     return member
 
 
 def load_members(workdir: pathlib.Path) -> list[tuple[Method, int]]:
     """The trained methods of an ensemble with the steps of their weights; [] for any other run."""
     config, _ = run_directory.read(workdir)
-    if config.ensemble.members == 1:
+    if config.ensemble.num_members == 1:
         return []
     loaded = []
-    for number in range(config.ensemble.members):
+    for number in range(config.ensemble.num_members):
         try:
             _, method, step = load_method(run_directory.member(workdir, number))
         except UserError as error:
             raise UserError(
-                f"member {number + 1} of {config.ensemble.members} is not there yet: {error}"
+                f"member {number + 1} of {config.ensemble.num_members} is not there yet: {error}"
             ) from error
         loaded.append((method, step))
     return loaded

@@ -40,8 +40,8 @@ def fit_kappa(
             `default_config` by default.
         changes: Dotted settings in which the result differs from the encoder's run or from
             `config`, and from what is best for a head (`config_of`): 2 epochs of Adam, wide views,
-            all levels of a run. Those of a foreign model are `fit_kappa.features`, `.input_range`
-            and `.level_layers` (`models.build_foreign_encoder`).
+            all levels of a run. Those of a foreign model are `fit_kappa.feature_layer`,
+            `.input_range` and `.level_layers` (`models.build_foreign_encoder`).
         logical_devices: See `strategies.make_strategy`.
 
     Returns:
@@ -52,7 +52,7 @@ def fit_kappa(
         raise UserError(f"--workdir={workdir} is the encoder's own: choose another")
     settings = config_of(encoder, changes or {}, config)
 
-    def initialise(method: Method) -> None:
+    def initialize(method: Method) -> None:
         if is_foreign(settings):
             if is_chief(settings.strategy):
                 frozen.keep(settings, workdir)
@@ -66,7 +66,7 @@ def fit_kappa(
         settings,
         workdir,
         logical_devices=logical_devices,
-        initialise=initialise,
+        initialize=initialize,
         inputs=_inputs(settings),
     )
 

@@ -16,7 +16,7 @@ from tfvmf.training import frozen, run_directory
 
 _EPOCHS = 2
 _CACHED_EPOCHS = 8  # which need no forward passes of the encoder; docs/kappa.md
-_OF_MODELS = ("features", "input_range", "level_layers")  # flags, and settings of fit_kappa
+_OF_MODELS = ("feature_layer", "input_range", "level_layers")  # flags, and settings of fit_kappa
 
 
 def config_of(
@@ -40,18 +40,18 @@ def config_of(
         settings = ml_collections.ConfigDict((config or default_config()).to_dict())
         settings.name = encoder.stem
         settings.fit_kappa.kind = kind
-        settings.fit_kappa.encoder = str(encoder)
+        settings.fit_kappa.model = str(encoder)
     cached = kind == "features" or changes.get("fit_kappa.cache_views", 0)
     settings.method = "fit_kappa"
     settings.name = f"{settings.name}-kappa"
-    settings.ensemble.members = 1
+    settings.ensemble.num_members = 1
     settings.epochs = _CACHED_EPOCHS if cached else _EPOCHS
     settings.optimizer.name = "adam"
     settings.optimizer.learning_rate = 1e-3
     settings.optimizer.warmup_epochs = 0.1
     settings.fit_kappa.cache_views = 0
     settings.concentration.levels = "all"  # what can be seen depends on the encoder, see below
-    settings.concentration.views = "wide"
+    settings.concentration.view_kind = "wide"
     settings.update_from_flattened_dict(changes)
     validate(settings)
     if settings.fit_kappa.cache_views == 1:
@@ -68,7 +68,7 @@ def config_of(
 def _run_config(encoder: pathlib.Path) -> ml_collections.ConfigDict:
     """The settings of a run, whose encoder is to be frozen."""
     config, _ = run_directory.read(encoder)
-    if config.ensemble.members > 1:
+    if config.ensemble.num_members > 1:
         raise UserError(
             f"--encoder={encoder} is an ensemble: name one of its members, "
             f"{run_directory.member(encoder, 0)}"
@@ -79,7 +79,7 @@ def _run_config(encoder: pathlib.Path) -> ml_collections.ConfigDict:
         frozen.locate(config, encoder)
         return config
     config.fit_kappa.method = base_method(config)
-    config.fit_kappa.encoder = str(encoder)
+    config.fit_kappa.model = str(encoder)
     return config
 
 
@@ -94,7 +94,7 @@ def _complete_model(settings: ml_collections.ConfigDict, changes: dict[str, Any]
         layers = ""
     settings.fit_kappa.level_layers = layers
     settings.concentration.levels = "all" if layers else "last"
-    path, size = pathlib.Path(settings.fit_kappa.encoder), settings.data.image_size
+    path, size = pathlib.Path(settings.fit_kappa.model), settings.data.image_size
     encoder = build_method(settings).encoder
     noise = np.random.default_rng(0).integers(0, 256, (2, size, size, 3), dtype=np.uint8)
     try:
@@ -113,17 +113,17 @@ def _complete_model(settings: ml_collections.ConfigDict, changes: dict[str, Any]
 
 def _complete_features(settings: ml_collections.ConfigDict, changes: dict[str, Any]) -> None:
     """Adds what cached features tell of themselves."""
-    path = pathlib.Path(settings.fit_kappa.encoder)
+    path = pathlib.Path(settings.fit_kappa.model)
     where = f"{path} holds features already"
     _refuse(settings, (*_OF_MODELS, "cache_views"), where)
     if changes.get("concentration.levels") == "all":
         raise UserError(f"--levels=all: {where}, and the head sees nothing else")
     length, wide = vectors_there(path)
-    if changes.get("concentration.views") == "wide" and not wide:
+    if changes.get("concentration.view_kind") == "wide" and not wide:
         raise UserError(f"--views=wide: {path} has no array 'wide', features of damaged views")
     settings.concentration.levels = "last"
-    if "concentration.views" not in changes:
-        settings.concentration.views = "wide" if wide else "augment"
+    if "concentration.view_kind" not in changes:
+        settings.concentration.view_kind = "wide" if wide else "augment"
     settings.model.dimension = length
     settings.data.source = str(path)
     settings.fit_kappa.fingerprint = files.fingerprint(path)

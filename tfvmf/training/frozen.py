@@ -47,7 +47,7 @@ def keep(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     if name is None:
         return
     try:
-        files.copy(pathlib.Path(config.fit_kappa.encoder), workdir / name)
+        files.copy(pathlib.Path(config.fit_kappa.model), workdir / name)
     except OSError as error:
         raise UserError(
             f"--workdir={workdir}: the encoder cannot be copied there: {error.strerror}"
@@ -67,4 +67,4 @@ def locate(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
             f"--workdir={workdir}: {path} is damaged, or not the encoder that the head was fitted "
             "to"
         )
-    config.fit_kappa.encoder = str(path)
+    config.fit_kappa.model = str(path)

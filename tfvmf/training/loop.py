@@ -37,7 +37,7 @@ def train_run(
     *,
     force_config: bool = False,
     logical_devices: int = 0,
-    initialise: Callable[[Method], None] | None = None,
+    initialize: Callable[[Method], None] | None = None,
     inputs: Callable[[ml_collections.ConfigDict], Inputs] = image_inputs,
 ) -> dict[str, float]:
     """Trains a method, or goes on with the run that is in the directory.
@@ -47,7 +47,7 @@ def train_run(
         workdir: The run directory. Training there again resumes from the last checkpoint.
         force_config: Go on although the directory's run had other settings.
         logical_devices: See `strategies.make_strategy`.
-        initialise: Gives a new method other weights than random ones; a run that is resumed has
+        initialize: Gives a new method other weights than random ones; a run that is resumed has
             its own.
         inputs: What the configuration is trained on.
 
@@ -95,8 +95,8 @@ def train_run(
                 workdir, method, optimizer, keep=config.checkpoint.keep, chief=chief
             )
             start = checkpoints.restore()
-            if start == 0 and initialise is not None:
-                initialise(method)
+            if start == 0 and initialize is not None:
+                initialize(method)
         check_same(strategy, config, workdir, start)
 
         # ---- Training.
@@ -148,7 +148,7 @@ def _save_member(
     """Writes the present state as a run directory of its own."""
     directory = run_directory.member(workdir, number)
     alone = ml_collections.ConfigDict(config.to_dict())
-    alone.ensemble.members = 1
+    alone.ensemble.num_members = 1
     if chief:
         run_directory.claim(directory, alone, facts, force=True)
     Checkpoints(directory, method, optimizer, keep=1, chief=chief).save()

@@ -4,7 +4,7 @@ import keras
 import ml_collections
 import numpy as np
 
-from tfvmf import inference, neighbours
+from tfvmf import inference, neighbors
 from tfvmf.data.base import Source
 
 COLLAPSED_STD = 0.25  # an even spread has 1; see `spread`
@@ -12,7 +12,7 @@ COLLAPSED_RANK = 2.0
 
 
 class Monitor:
-    """Classifies held-out images by their nearest labelled neighbours among the features.
+    """Classifies held-out images by their nearest labeled neighbors among the features.
 
     Args:
         config: The section `monitor` of a run's configuration.
@@ -28,7 +28,7 @@ class Monitor:
         self._embedder = inference.Embedder(encoder)
         self._bank = bank
         self._queries = queries
-        self.labelled = bank.labels is not None and queries.labels is not None
+        self.labeled = bank.labels is not None and queries.labels is not None
         # A folder lists class after class: spread the sample over the whole bank.
         self._rows = _evenly(bank.size, config.bank_images)
         self._columns = _evenly(queries.size, config.query_images)
@@ -41,11 +41,11 @@ class Monitor:
         results |= spread(queries["mean_direction"])
         if self._bank.labels is not None and self._queries.labels is not None:
             bank = self._embedder(self._bank.take(self._rows))
-            predicted = neighbours.classify(
+            predicted = neighbors.classify(
                 queries["features"],
                 bank["features"],
                 self._bank.labels[self._rows],
-                k=self._config.neighbours,
+                k=self._config.neighbors,
             )
             correct = predicted == self._queries.labels[self._columns]
             results["knn_accuracy"] = float(correct.mean())
@@ -58,7 +58,7 @@ def spread(directions: np.ndarray) -> dict[str, float]:
     Returns:
         `direction_std`: the mean over dimensions of the standard deviation, times sqrt(d): 1 for
         directions spread evenly over the sphere, 0 for a single one. `effective_rank`:
-        exp(entropy) of the shares p_i = s_i / sum(s) of the singular values s of the centred
+        exp(entropy) of the shares p_i = s_i / sum(s) of the singular values s of the centered
         vectors: the number of dimensions that are in use, at most d.
     """
     deviation = directions.std(axis=0).mean() * np.sqrt(directions.shape[1])

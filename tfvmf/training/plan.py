@@ -22,7 +22,7 @@ class Plan:
         return cls(
             steps_per_epoch=steps_per_epoch,
             total_steps=config.epochs * steps_per_epoch,
-            cycles=config.ensemble.members if config.ensemble.kind == "snapshot" else 1,
+            cycles=config.ensemble.num_members if config.ensemble.kind == "snapshot" else 1,
             monitor_every=_steps(config.monitor.every_epochs, steps_per_epoch),
             save_every=_steps(config.checkpoint.every_epochs, steps_per_epoch),
             log_every=config.log_every_steps,

@@ -11,7 +11,7 @@ from typing import Any
 
 import ml_collections
 
-from tfvmf.config import default_config, differences
+from tfvmf.config import RENAMED, default_config, differences, flatten
 from tfvmf.errors import UserError
 from tfvmf.files import write_json
 
@@ -94,7 +94,10 @@ def read(workdir: pathlib.Path) -> tuple[ml_collections.ConfigDict, dict[str, An
         content = json.loads(path.read_text(encoding="utf-8"))
         config, facts = default_config(), content["facts"]
         config.model.one_pass = True  # of runs from before there was a choice
-        config.update(content["config"])
+        stored = flatten(ml_collections.ConfigDict(content["config"]))
+        config.update_from_flattened_dict(
+            {RENAMED.get(key, key): value for key, value in stored.items()}
+        )
     except FileNotFoundError:
         raise UserError(
             f"--workdir={workdir} is not a run directory (no config.json): train one with bin/train"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# How far from 1 the length of a direction may be: bfloat16 inputs, normalised before they were
+# How far from 1 the length of a direction may be: bfloat16 inputs, normalized before they were
 # rounded, are off by up to 4e-3.
 _UNIT_TOLERANCE = 5e-3
 

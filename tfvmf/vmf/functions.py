@@ -20,7 +20,7 @@ _NEWTON_STEPS = 3
 
 
 def log_normalizer(kappa: Any, dim: Any, *, validate_args: bool = False) -> tf.Tensor:
-    """The log-normaliser log C_d(kappa) = (d/2-1) log kappa - (d/2) log 2pi - log I_{d/2-1}(kappa).
+    """The log-normalizer log C_d(kappa) = (d/2-1) log kappa - (d/2) log 2pi - log I_{d/2-1}(kappa).
 
     Args:
         kappa: concentration, [...], finite and >= 0. At 0: minus the log of the sphere's area.

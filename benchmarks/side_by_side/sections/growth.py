@@ -40,7 +40,7 @@ def axes(quick: bool) -> list[Axis]:
     if quick:
         batches, dimensions, networks, samples = [16], [16], ["resnet18"], [2]
     drawn = {
-        str(count): {"method": "mc_infonce", "changes": {"mc_infonce.n_samples": count}}
+        str(count): {"method": "mc_infonce", "changes": {"mc_infonce.num_samples": count}}
         for count in samples
     }
     return [

@@ -38,7 +38,7 @@ def glass_blur(images: Images, severity: int, draws: Draws) -> Floats:
     """Gaussian blur, scattered pixels, Gaussian blur.
 
     Scattering: x[i, j] <- x[i - a, j - b] for i, j >= 2, with a and b 0 or 1 by chance. The
-    published program means to swap neighbours in place, going up and left from the last pixel;
+    published program means to swap neighbors in place, going up and left from the last pixel;
     its swap writes through a view and so copies, and from where it has not been yet.
     """
     sigma, rounds = _GLASS[severity - 1]

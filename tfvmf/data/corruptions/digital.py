@@ -31,7 +31,7 @@ _SATURATE = ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))
 
 
 def brightness(images: Images, severity: int, draws: Draws) -> Floats:
-    """HSV value v -> min(v + c, 1). Hue and saturation stay, so x -> x v' / v; black turns grey."""
+    """HSV value v -> min(v + c, 1). Hue and saturation stay, so x -> x v' / v; black turns gray."""
     pixels = images.astype(np.float32)
     value = pixels.max(axis=-1, keepdims=True)
     brighter = np.minimum(value + 255 * _BRIGHTNESS[severity - 1], 255)
@@ -48,7 +48,7 @@ def contrast(images: Images, severity: int, draws: Draws) -> Floats:
 def saturate(images: Images, severity: int, draws: Draws) -> Floats:
     """HSV saturation s -> clip(a s + b, 0, 1). Hue and value stay: x -> v - (v - x) s' / s.
 
-    A grey pixel has no hue; the published program takes it for red.
+    A gray pixel has no hue; the published program takes it for red.
     """
     factor, offset = _SATURATE[severity - 1]
     pixels = images.astype(np.float32)
@@ -56,9 +56,9 @@ def saturate(images: Images, severity: int, draws: Draws) -> Floats:
     spread = value - pixels.min(axis=-1, keepdims=True)
     saturation = spread / np.maximum(value, 1)
     target = np.clip(saturation * factor + offset, 0, 1)
-    towards_grey = (value - pixels) / np.maximum(spread, 1)
-    towards_grey = np.where(spread > 0, towards_grey, np.array([0, 1, 1], np.float32))
-    return value - towards_grey * (target * value)
+    towards_gray = (value - pixels) / np.maximum(spread, 1)
+    towards_gray = np.where(spread > 0, towards_gray, np.array([0, 1, 1], np.float32))
+    return value - towards_gray * (target * value)
 
 
 def jpeg_compression(images: Images, severity: int, draws: Draws) -> Images:

@@ -2,7 +2,7 @@
 
 The published generator blends in photographs of frost. The `imagecorruptions` wheel ships them:
 when it is installed (extra `corruptions`) they are read from its files, without importing it.
-Otherwise textures are made here, with the brightness, colour, deviation and gradient of the
+Otherwise textures are made here, with the brightness, color, deviation and gradient of the
 photographs.
 """
 
@@ -21,7 +21,7 @@ _PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.
 # It shrinks them to a fifth: with that factor, linear resizing picks every fifth pixel.
 _SHRINK = 5
 
-# Of the shrunk photographs: mean colour, standard deviation and mean absolute gradient of the
+# Of the shrunk photographs: mean color, standard deviation and mean absolute gradient of the
 # brightness. The second and third are the same picture.
 _STATISTICS = (
     ((78, 149, 166), 18.0, 11.5),
@@ -90,13 +90,13 @@ def _make(number: int) -> Images:
     Returns:
         uint8 [h, w, 3].
     """
-    colour, deviation, gradient = _STATISTICS[number]
+    color, deviation, gradient = _STATISTICS[number]
     rng = np.random.Generator(np.random.Philox(key=number))
     needles = _needles(rng)
     clouds = _unit(ndimage.gaussian_filter(rng.standard_normal(_MADE_SIZE), 10, mode="wrap"))
     share = min(1.0, gradient / (deviation * np.abs(np.diff(needles, axis=1)).mean()))
     height = np.sqrt(1 - share**2) * clouds + share * needles
-    pixels = np.array(colour) + deviation * height[..., None]
+    pixels = np.array(color) + deviation * height[..., None]
     return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
 
 

@@ -49,7 +49,7 @@ _METRIC = _metric()
 
 
 def spatter(images: Images, severity: int, draws: Draws) -> Floats:
-    """Water: x + s m colour; mud: (1 - m) x + m colour, with m the mask of the drops in [0, 1].
+    """Water: x + s m color; mud: (1 - m) x + m color, with m the mask of the drops in [0, 1].
 
     Args:
         images: uint8 [N, H, H, 3].
@@ -116,7 +116,7 @@ def _edges(levels: npt.NDArray[np.uint8]) -> Masks:
     def moved(down: int, right: int) -> npt.NDArray[np.int32]:
         return framed[:, 1 + down : 1 + down + height, 1 + right : 1 + right + width]
 
-    # A ridge is higher than its two neighbours in the direction of the gradient, of four.
+    # A ridge is higher than its two neighbors in the direction of the gradient, of four.
     slope = np.tan(np.pi / 8)
     flat = np.abs(gy) < slope * np.abs(gx)
     steep = slope * np.abs(gy) > np.abs(gx)
@@ -139,7 +139,7 @@ def _edges(levels: npt.NDArray[np.uint8]) -> Masks:
 
 
 def _dilate(mask: Masks) -> Masks:
-    """A pixel is set if it or one of its eight neighbours is, bool [N, H, W]."""
+    """A pixel is set if it or one of its eight neighbors is, bool [N, H, W]."""
     wide = mask.copy()
     wide[:, :, 1:] |= mask[:, :, :-1]
     wide[:, :, :-1] |= mask[:, :, 1:]

@@ -90,7 +90,7 @@ def snow(images: Images, severity: int, draws: Draws) -> Floats:
 def _plasma(side: int, decay: float, draws: Draws) -> Floats:
     """Clouds by the diamond-square algorithm on a torus, each scaled to [0, 1].
 
-    From coarse to fine, the centre of each square and then of each diamond becomes the mean of
+    From coarse to fine, the center of each square and then of each diamond becomes the mean of
     its four corners plus uniform noise, whose size falls by decay^2 with every halving.
 
     Returns:
@@ -105,19 +105,19 @@ def _plasma(side: int, decay: float, draws: Draws) -> Floats:
         half = step // 2
         corners = field[:, ::step, ::step]
         pairs = corners + np.roll(corners, -1, axis=1)
-        centres = field[:, half::step, half::step]
-        centres *= wobble
-        centres += (pairs + np.roll(pairs, -1, axis=2)) / 4
+        centers = field[:, half::step, half::step]
+        centers *= wobble
+        centers += (pairs + np.roll(pairs, -1, axis=2)) / 4
 
         edges = field[:, ::step, half::step]
         edges *= wobble
         edges += (
-            centres + np.roll(centres, 1, axis=1) + corners + np.roll(corners, -1, axis=2)
+            centers + np.roll(centers, 1, axis=1) + corners + np.roll(corners, -1, axis=2)
         ) / 4
         edges = field[:, half::step, ::step]
         edges *= wobble
         edges += (
-            centres + np.roll(centres, 1, axis=2) + corners + np.roll(corners, -1, axis=1)
+            centers + np.roll(centers, 1, axis=2) + corners + np.roll(corners, -1, axis=1)
         ) / 4
         step, wobble = half, wobble / decay**2
     field -= field.min(axis=(1, 2), keepdims=True)

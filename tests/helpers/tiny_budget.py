@@ -13,7 +13,7 @@ TINY = Budget(
         "model.width": 2,
         "model.dimension": 64,
         "model.hidden": 8,
-        "mc_infonce.n_samples": 4,
+        "mc_infonce.num_samples": 4,
         "monitor.every_epochs": 0.0,
         "checkpoint.every_epochs": 0.5,
         "checkpoint.keep": 5,

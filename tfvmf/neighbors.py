@@ -1,4 +1,4 @@
-"""Nearest neighbours on the sphere, in batches of bounded memory."""
+"""Nearest neighbors on the sphere, in batches of bounded memory."""
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,7 @@ def nearest(
     Args:
         queries: [Q, F].
         bank: [N, F].
-        k: How many neighbours, at most N.
+        k: How many neighbors, at most N.
         batch_size: Queries compared at a time: batch_size * N cosines are in memory.
 
     Returns:

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 
-def log_normaliser(
+def log_normalizer(
     anchors: tf.Tensor,
     candidates: tf.Tensor,
     own: tf.Tensor,
@@ -38,7 +38,7 @@ def log_normaliser(
         return tf.matmul(a[start:stop] * (1.0 / temperature), c, transpose_b=True) + itself
 
     @tf.custom_gradient
-    def normaliser(a: tf.Tensor, c: tf.Tensor) -> Any:
+    def normalizer(a: tf.Tensor, c: tf.Tensor) -> Any:
         def forward(start: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             stop = tf.minimum(start + chunk, rows)
             part = tf.reduce_logsumexp(similarities(start, stop, a, c), axis=1)
@@ -61,7 +61,7 @@ def log_normaliser(
 
         return log_sums, gradient
 
-    return normaliser(anchors, candidates)
+    return normalizer(anchors, candidates)
 
 
 def _put(whole: tf.Tensor, start: tf.Tensor, part: tf.Tensor) -> tf.Tensor:

@@ -2,8 +2,8 @@
 
 import keras
 import numpy as np
-from tiny import tiny_config
 
+from helpers.tiny import tiny_config
 from tfvmf.methods import build_method
 from tfvmf.training import run_directory
 from tfvmf.training.checkpoints import Checkpoints
