@@ -78,14 +78,7 @@ class Budget:
 
     def base_config(self) -> ml_collections.ConfigDict:
         """The settings that all runs of the budget share: those of simclr_vmf."""
-        try:
-            module = importlib.import_module(f"configs.{self.config}")
-        except ModuleNotFoundError as error:
-            raise UserError(
-                f"configs/{self.config}.py is not there: bin/reproduce belongs to a checkout of "
-                "the repository"
-            ) from error
-        config = module.get_config()
+        config = importlib.import_module(f"tfvmf.configs.{self.config}").get_config()
         config.method = "simclr_vmf"
         config.update_from_flattened_dict(dict(self.changes))
         return config
