@@ -60,25 +60,35 @@ def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
     # Flags of its own, not absl's global ones: no verb meets the flags of another.
     values = flags.FlagValues()
     values.set_gnu_getopt(True)  # flags may follow an argument
+
+    def guarded(unused: Sequence[str]) -> int:
+        del unused
+        try:
+            if _HELP_FLAGS & set(arguments):
+                program.define(values, [name])
+                print(_help(program, values))
+                return 0
+            argv = _with_config_path([name, *arguments])
+            program.define(values, argv)
+            _parse(values, argv, program.ARGUMENTS)
+            program.main(values)
+        except UserError as error:
+            return complain(name, str(error))
+        except KeyboardInterrupt:
+            return complain(name, "stopped", code=130)
+        except Exception as error:
+            code = getattr(error, "exit_code", None)  # of `training.Interrupted`: the run is saved
+            if code is None:
+                raise
+            return complain(name, str(error), code=code)
+        return 0
+
     logging.set_verbosity(logging.WARNING)  # TensorFlow reports every file that it writes
     try:
-        if _HELP_FLAGS & set(arguments):
-            program.define(values, [name])
-            print(_help(program, values))
-            return 0
-        argv = _with_config_path([name, *arguments])
-        program.define(values, argv)
-        _parse(values, argv, program.ARGUMENTS)
-        program.main(values)
-    except UserError as error:
-        return complain(name, str(error))
-    except KeyboardInterrupt:
-        return complain(name, "stopped", code=130)
-    except Exception as error:
-        code = getattr(error, "exit_code", None)  # of `training.Interrupted`: the run is saved
-        if code is None:
-            raise
-        return complain(name, str(error), code=code)
+        # In a process that absl did not start, TensorFlow prints what it should only log.
+        app.run(guarded, argv=[name], flags_parser=flags.FLAGS)
+    except SystemExit as ended:
+        return int(ended.code or 0)
     return 0
 
 
