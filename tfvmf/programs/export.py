@@ -61,7 +61,7 @@ def main(values: flags.FlagValues) -> None:
         data_dir=values.data_dir,
         keras_file=values.keras,
     )
-    if serving.read_facts(path)["image_size"] is None:
+    if serving.read_card(path)["image_size"] is None:
         print(f"exported: {path} (features in, not images)")
         return
     if not (path / "assets.extra" / "tf_serving_warmup_requests").exists():

@@ -18,9 +18,7 @@ from absl import flags
 
 from tfvmf.errors import UserError
 from tfvmf.programs import cli
-from tfvmf.reproduction.budgets import BUDGETS, budget_by_name
-from tfvmf.reproduction.experiments import EXPERIMENTS
-from tfvmf.reproduction.workspace import Workspace
+from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS, budget_by_name
 
 ARGUMENTS = ("experiment",)
 
@@ -59,17 +57,18 @@ def main(values: flags.FlagValues) -> None:
     cli.choose(f"--budget={values.budget}", values.budget, BUDGETS)
     budget, seed = budget_by_name(values.budget), values.seed or 0
     name = budget.name + (f"-seed{seed}" if seed else "")
+    cli.import_tensorflow()
+    from tfvmf.reproduction import execute
+    from tfvmf.reproduction.plan import Workspace
+
     workspace = Workspace(
         budget=budget,
         directory=pathlib.Path(values.workdir or f"runs/reproduce/{name}"),
         data_dir=values.data_dir,
-        limit=values.max_images,
+        max_images=values.max_images,
         seed=seed,
         strategy=values.strategy,
     )
-    cli.import_tensorflow()
-    from tfvmf.reproduction import execute
-
     written = execute.reproduce(values.experiment, workspace, dry_run=values.dry_run)
     if written:
         print(f"\n{written[0].read_text(encoding='utf-8')}")
