@@ -47,7 +47,7 @@ def test_help_answers_at_once_without_tensorflow():
         (["table9"], "figure4"),
         (["table1", "table2"], "table2"),
         (["table1", "--budget=gpu"], "digits, cpu, paper"),
-        (["table1", "--images=-1"], "images"),
+        (["table1", "--max_images=-1"], "max_images"),
         (["table1", "--seed=-1"], "seed"),
         (["table1", "--dry"], "dry"),
     ],

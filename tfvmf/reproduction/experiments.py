@@ -87,7 +87,7 @@ class Budget:
 
     def base_config(self) -> ml_collections.ConfigDict:
         """The settings that all runs share: those of simclr_vmf."""
-        config = importlib.import_module(f"configs.{self.config}").get_config()
+        config = importlib.import_module(f"tfvmf.configs.{self.config}").get_config()
         config.method = "simclr_vmf"
         config.update_from_flattened_dict(dict(self.changes))
         return config
