@@ -38,8 +38,6 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 from scipy import stats
-from tfvmf.evaluation.correlation import correlate
-from tfvmf.evaluation.ood_scores import detection
 
 from studies.kappa.shifts import FAMILIES, SHIFTS
 from studies.kappa.vectors import Embedding, Vectors, collect
@@ -47,6 +45,8 @@ from tfvmf import models
 from tfvmf.config import default_config
 from tfvmf.data.corruptions import CORRUPTIONS
 from tfvmf.data.wide import DEFAULT_KINDS, KINDS
+from tfvmf.evaluation.suites.cifar10c import correlate
+from tfvmf.evaluation.suites.ood import detection
 from tfvmf.methods.base import concentration_terms
 from tfvmf.models import resnet
 from tfvmf.training.checkpoints import load_method

@@ -163,6 +163,9 @@ class Registry(MutableMapping[str, Suite]):
     def __delitem__(self, name: str) -> None:
         del self._entries[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries  # without importing it
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
