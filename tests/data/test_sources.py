@@ -100,6 +100,13 @@ def test_a_path_without_a_scheme_is_recognized(tmp_path):
         load(str(tmp_path))
 
 
+def test_a_path_object_is_a_folder_or_an_npz_file(tmp_path):
+    np.savez(tmp_path / "few.npz", images=np.zeros((20, 8, 8, 3), np.uint8))
+    assert load(tmp_path / "few.npz", "all").name == f"npz:{tmp_path / 'few.npz'}"
+    with pytest.raises(UserError, match="no images in this folder"):
+        load(tmp_path)
+
+
 def test_unknown_split_lists_the_known_ones():
     with pytest.raises(UserError, match=r"'validation'; it has train, test, all"):
         load("digits", "validation")

@@ -17,16 +17,18 @@ class Request:
         target: what follows the scheme (`/data/birds`), or the TFDS name.
         split: `train`, `test`, `all`, or what else the kind of source understands.
         data_dir: where TFDS data sets are prepared; empty for TFDS's own default.
+        download: whether to download and prepare a TFDS data set that is not there.
         image_size: height and width of the images to return.
         memory_limit: bytes; a set of at most this size, as uint8, is kept in memory.
     """
 
     spec: str
     target: str
-    split: str
-    data_dir: str
-    image_size: int
-    memory_limit: int
+    split: str = "train"
+    data_dir: str = ""
+    download: bool = False
+    image_size: int = 32
+    memory_limit: int = 0
 
     def fits(self, count: int) -> bool:
         """Whether `count` images, at the requested size, may be kept in memory."""
@@ -45,7 +47,7 @@ class Source(abc.ABC):
         size: number of examples N.
         image_shape: (H, W, 3).
         labels: int32 [N], or None when unlabeled.
-        class_names: one name a class, or None when there are none.
+        class_names: one name per class, or None when there are none.
         num_classes: 0 when unlabeled.
         array: uint8 [N, H, W, 3], read-only, when the whole source is in memory; else None.
     """
@@ -99,7 +101,7 @@ class Source(abc.ABC):
         if labels.shape != (self.size,):
             raise UserError(
                 f"{self.name}: {self.size} images but labels of shape {list(labels.shape)} in "
-                f"split '{self.split}': one label an image is needed"
+                f"split '{self.split}': expected one label per image"
             )
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= self.num_classes:
@@ -120,7 +122,7 @@ class ArraySource(Source):
         images: uint8 [N, H, W, 3]; a `np.memmap` stays on disk.
         order: int [N]: example i is `images[order[i]]`; None when they are in order already.
         labels: int [N] in the order of the examples, or None.
-        class_names: one name a class, or None.
+        class_names: one name per class, or None.
         num_classes: needed when there are labels without `class_names`.
     """
 

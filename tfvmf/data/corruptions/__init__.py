@@ -75,7 +75,7 @@ _ALIASES = {alias: name for name, alias in TFDS_NAMES.items()} | {"jpeg": "jpeg_
 _SMALLEST_SIDE = 8
 # Pixels that are corrupted at once: a few float32 copies of them stay in the processor's cache.
 _CHUNK_PIXELS = 128 * 32 * 32
-_WORKERS = min(4, cores.available())
+_THREADS = 4  # at most
 
 
 def corrupt(
@@ -113,12 +113,13 @@ def corrupt(
         corrupted[start : start + size] = _to_uint8(function(chunk, severity, draws))
 
     starts = range(0, len(images), size)
-    if len(starts) <= 1 or _WORKERS == 1:
+    threads = min(_THREADS, cores.available(), len(starts))
+    if threads <= 1:
         for start in starts:
             run(start)
     else:
         # NumPy and Pillow release the interpreter's lock in their loops: threads suffice.
-        with concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
             list(pool.map(run, starts))
     return corrupted
 
