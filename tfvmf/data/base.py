@@ -2,10 +2,15 @@
 
 import abc
 import dataclasses
+import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from tfvmf.errors import UserError
+
+SPLITS = ("train", "test", "all")
+_TEST_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,3 +165,35 @@ class ArraySource(Source):
     def images(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """The images `start` ... `stop - 1`; a read-only view where they are in memory."""
         return self.array[start:stop] if self.array is not None else super().images(start, stop)
+
+
+def check_split(spec: str, split: str, known: Sequence[str] = SPLITS) -> None:
+    """Raises UserError unless `split` is one of `known`."""
+    if split not in known:
+        raise UserError(f"{spec}: unknown split '{split}'; it has {', '.join(known)}")
+
+
+def choose_split(keys: Sequence[str], split: str) -> np.ndarray:
+    """Indices of the keys that belong to `split`, in their order: int [n].
+
+    For data that come without a split. One key in ten is a test key, by a hash of the key alone:
+    the same on every machine, and adding examples moves no earlier one from one side to the other.
+    Where chance would leave a side of two or more keys empty, that side gets the key that came
+    closest to it.
+    """
+    check_split("split", split)
+    if split == "all":
+        return np.arange(len(keys))
+    position = np.array([_position(key) for key in keys])
+    test = position < _TEST_SHARE
+    if len(keys) > 1 and not test.any():
+        test[position.argmin()] = True
+    if len(keys) > 1 and test.all():
+        test[position.argmax()] = False
+    return np.flatnonzero(test if split == "test" else ~test)
+
+
+def _position(key: str) -> float:
+    """A place in [0, 1) for the key."""
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=6).digest()
+    return int.from_bytes(digest, "big") / 2**48
