@@ -7,9 +7,10 @@ import numpy as np
 from tfvmf import vmf
 from tfvmf.data.corruptions import CORRUPTIONS
 from tfvmf.evaluation import paper
+from tfvmf.evaluation.tables import Cell
 from tfvmf.reproduction import figures, pictures
 from tfvmf.reproduction.experiments import AUGMENTATIONS
-from tfvmf.reproduction.tables import Cell, Report, Results
+from tfvmf.reproduction.tables import Report, Results
 from tfvmf.reproduction.workspace import Workspace
 
 _METHODS = {

@@ -8,11 +8,12 @@ import numpy as np
 
 from tfvmf.data.corruptions import CORRUPTIONS, SOURCE
 from tfvmf.evaluation import paper
+from tfvmf.evaluation.tables import Cell, Page, Picture
 from tfvmf.files import write_text
 from tfvmf.reproduction import figure_reports, figures
 from tfvmf.reproduction.experiments import BASELINES, FRAMEWORKS, Experiment
 from tfvmf.reproduction.runs import dimension_runs, network_runs, own_run
-from tfvmf.reproduction.tables import Cell, Report, Results, comma_separated, markdown
+from tfvmf.reproduction.tables import Report, Results
 from tfvmf.reproduction.workspace import Workspace
 
 PAPER = (
@@ -39,8 +40,9 @@ def write(experiment: Experiment, workspace: Workspace, results: Results) -> lis
     paths = [workspace.directory / f"{experiment.name}.{ending}" for ending in ("md", "csv", "png")]
     page, table, picture = paths
     report.draw(picture, title, f"{sentences[0]}\n{PAPER}")
-    write_text(table, comma_separated(report, provenance))
-    write_text(page, markdown(title, [*sentences, f"![{title}]({picture.name})"], report))
+    write_text(table, report.table.csv(beside=provenance))
+    shown = Picture(picture.name, title)
+    write_text(page, Page(title, [*sentences, shown, report.table, *report.notes]).markdown())
     return paths
 
 

@@ -1,15 +1,12 @@
-"""Measured numbers, and the forms in which reports are written."""
+"""Measured numbers, and what is reported of them."""
 
-import csv
 import dataclasses
-import io
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tfvmf.evaluation.tables import Cell, Table
 from tfvmf.reproduction.measurements import Measurement
-
-Cell = str | float | int | None
 
 
 class Results:
@@ -54,37 +51,7 @@ class Report:
     notes: list[str] = dataclasses.field(default_factory=list)
     draw: Callable[[pathlib.Path, str, str], None]
 
-
-def markdown(title: str, sentences: Sequence[str], report: Report) -> str:
-    """A Markdown page: title, sentences, the table, notes."""
-    numeric = [
-        all(not isinstance(row[place], str) for row in report.rows)
-        for place in range(len(report.columns))
-    ]
-    lines = [f"# {title}", "", *(f"{line}\n" for line in sentences)]
-    lines.append(_line(report.columns))
-    lines.append("|" + "".join(" ---: |" if right else " --- |" for right in numeric))
-    lines += [_line([_text(cell, report.form) for cell in row]) for row in report.rows]
-    lines += [f"\n{note}" for note in report.notes]
-    return "\n".join(lines) + "\n"
-
-
-def comma_separated(report: Report, provenance: dict[str, Cell]) -> str:
-    """The table as CSV; every line ends with where its numbers are from."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*report.columns, *provenance])
-    for row in report.rows:
-        cells = [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row]
-        writer.writerow([*cells, *provenance.values()])
-    return file.getvalue()
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _text(cell: Cell, form: str) -> str:
-    if cell is None:
-        return ""
-    return format(cell, form) if isinstance(cell, float) else str(cell)
+    @property
+    def table(self) -> Table:
+        """The numbers."""
+        return Table(columns=self.columns, rows=self.rows, form=self.form)

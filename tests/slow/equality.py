@@ -1,6 +1,6 @@
 """Do N replicas compute what one device would? Every method, on every layout, beside one device.
 
-    .venv/bin/python benchmarks/equality.py [--cases=byol,swav] [--layouts=mirrored_2] [--double]
+    .venv/bin/python -m tests.slow.equality [--cases=byol,swav] [--layouts=mirrored_2] [--double]
 
 Prints a Markdown table: for each layout the greatest relative difference from one device, of the
 losses of 5 steps, |a - b| / max(|b|, 1), and of the weights after them, max|a - b| / max|b| a
@@ -171,7 +171,7 @@ def start(root: pathlib.Path, layout: str, cases: Sequence[str], package: pathli
     command += ["--cases=" + ",".join(f'"{case}"' for case in cases)]
     command += ["--double"] if _DOUBLE.value else []
     if LAYOUTS[layout].processes > 1:
-        launcher = pathlib.Path(__file__).parents[1] / "examples" / "multi_worker.py"
+        launcher = pathlib.Path(__file__).parents[2] / "examples" / "multi_worker.py"
         workers = [f"--workers={LAYOUTS[layout].processes}", f"--logs={root}"]
         command = [sys.executable, str(launcher), *workers, *command]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(package)}

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from benchmarks import kappa_study, shifts
+from studies.kappa import shifts, study
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.data.wide import KINDS
 
-ROW = kappa_study.Row("all", ("crop",), steps=200)
+ROW = study.Row("all", ("crop",), steps=200)
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def vectors():
 
 
 def test_a_head_that_sees_the_cosine_gets_full_marks(vectors):
-    head = kappa_study.fit_row(ROW, 0, vectors)
-    found = kappa_study.judge(ROW, head, vectors)
+    head = study.fit_row(ROW, 0, vectors)
+    found = study.judge(ROW, head, vectors)
     assert found["lower, least"] > 0.95
     assert found["truth"] > 0.98
     assert found["falls, suite"] == found["falls, validation"] == pytest.approx(-1.0)
@@ -51,7 +51,7 @@ def test_a_head_that_sees_nothing_gets_none(vectors):
         name: value | {"levels": np.random.default_rng(1).normal(size=value["levels"].shape)}
         for name, value in vectors.items()
     }
-    found = kappa_study.judge(ROW, kappa_study.fit_row(ROW, 0, vectors), blind)
+    found = study.judge(ROW, study.fit_row(ROW, 0, vectors), blind)
     assert found["lower, mean"] == pytest.approx(0.5, abs=0.1)
     assert abs(found["truth"]) < 0.2
     assert abs(found["images, suite"]) < 0.2

@@ -1,11 +1,11 @@
 """Which views and which levels make a kappa that falls on images nobody augmented for?
 
-    .venv/bin/python -m benchmarks.kappa_study --encoder=runs/cifar10_cpu-simclr_vmf \
+    .venv/bin/python -m studies.kappa.study --encoder=runs/cifar10_cpu-simclr_vmf \
         --data_dir=DIR --directory=runs/kappa_study [--seeds=3]
 
 Embeds ordinary and wide views of training images once, then trains a concentration head for every
 row from these vectors, with the loss of `bin/fit_kappa`. Choices are made on the *validation*
-shifts of `benchmarks/shifts.py`, by
+shifts of `studies/kappa/shifts.py`, by
 
 - lower: the share of damaged images whose kappa is below that of the image itself, mean over shifts
   and severities, in that family of shifts (other places, other colors, more edges, less detail)
@@ -39,8 +39,8 @@ import tensorflow as tf
 from absl import app, flags
 from scipy import stats
 
-from benchmarks.kappa_vectors import Embedding, Vectors, collect
-from benchmarks.shifts import FAMILIES, SHIFTS
+from studies.kappa.shifts import FAMILIES, SHIFTS
+from studies.kappa.vectors import Embedding, Vectors, collect
 from tfvmf import models
 from tfvmf.config import default_config
 from tfvmf.data.corruptions import CORRUPTIONS

@@ -132,7 +132,7 @@ def low_rank(images: Images, severity: int) -> Images:
 def opening(images: Images, severity: int) -> Images:
     """Bright details narrower than 2 ... 6 pixels taken away (morphological opening)."""
     size = severity + 1
-    return ndimage.gray_opening(images, size=(1, size, size, 1))
+    return ndimage.grey_opening(images, size=(1, size, size, 1))
 
 
 def enlarged(images: Images, severity: int) -> Images:

@@ -1,12 +1,13 @@
 """Does a run that is killed at a random moment, and started again, end with the same bits?
 
-    .venv/bin/python benchmarks/kills.py [--kills=20] [--cases=swav_vmf] [--seed=0]
+    .venv/bin/python -m tests.slow.kills [--kills=20] [--cases=swav_vmf] [--seed=0]
 
 Trains each case once without interruption. Then, for every kill, starts the same command in a new
 directory, ends it with SIGKILL at a random moment of a random step (a checkpoint is saved after
 every step, so many are hit in the middle of a save), starts it again and compares all that the last
-checkpoint holds, bit by bit: weights, moments of the optimizer, target network, queue. Prints a
-Markdown table, a line a kill; exits with 1 unless all are identical. A minute a kill on 2 cores.
+checkpoint holds, bit for bit: weights, moments of the optimizer, target network, queue. Prints a
+Markdown table, one line per kill; exits with 1 unless all are identical. A minute per kill on 2
+cores.
 """
 
 import pathlib
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = [
     "--config.epochs=6",
     "--config.batch_size=349",

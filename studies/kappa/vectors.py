@@ -1,4 +1,4 @@
-"""Vectors of all images of `benchmarks/kappa_study.py`, computed once by an encoder and kept."""
+"""Vectors of all images of `studies/kappa/study.py`, computed once by an encoder and kept."""
 
 import pathlib
 import sys
@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tfvmf.models.levels import Levels
 
-from benchmarks.shifts import SHIFTS
+from studies.kappa.shifts import SHIFTS
 from tfvmf.counter_random import example_seeds
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from tfvmf.data.wide import KINDS, WideViews
