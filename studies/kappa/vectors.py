@@ -10,12 +10,12 @@ import keras
 import ml_collections
 import numpy as np
 import tensorflow as tf
-from tfvmf.models.levels import Levels
 
 from studies.kappa.shifts import SHIFTS
 from tfvmf.counter_random import example_seeds
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from tfvmf.data.wide import KINDS, WideViews
+from tfvmf.models.heads import Levels
 from tfvmf.training.inputs import augmentation_from_config, load_source
 
 Vectors = dict[str, np.ndarray]  # levels [..., L], features [..., F], mean_direction [..., d]

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from tfvmf import data, models
-    from tfvmf.training import frozen
 else:
-    tf, data, models, frozen = lazy_import(
-        "tensorflow", "tfvmf.data", "tfvmf.models", "tfvmf.training.frozen"
-    )
+    tf, data, models = lazy_import("tensorflow", "tfvmf.data", "tfvmf.models")
+
+(frozen,) = lazy_import("tfvmf.training.frozen")
 
 KINDS = ("run", "keras", "saved_model", "features")
 INPUT_RANGES = ("0..1", "-1..1", "0..255")
@@ -64,7 +63,10 @@ class FitKappa(Method):
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
         """Those of the method that trained the encoder."""
-        return methods.METHODS[config.fit_kappa.method].head_options(config)
+        trained_by = config.fit_kappa.method
+        if not trained_by:
+            return super().head_options(config)
+        return methods.METHODS[trained_by].head_options(config)
 
     @classmethod
     def locate(cls, config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:

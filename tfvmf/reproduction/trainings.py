@@ -11,7 +11,7 @@ from tfvmf.errors import UserError
 from tfvmf.reproduction.estimates import Estimator
 from tfvmf.reproduction.workspace import Workspace
 from tfvmf.training import checkpoints, run_directory
-from tfvmf.training.ensemble import member_config
+from tfvmf.training.loop import member_config
 
 
 @dataclasses.dataclass(frozen=True)

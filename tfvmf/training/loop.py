@@ -312,8 +312,8 @@ class StopRequest:
             self.signum = signum
             signal.signal(signum, previous[signum])
 
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            previous[signum] = signal.signal(signum, remember)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, remember)
         try:
             yield self
         finally:
