@@ -77,7 +77,7 @@ def _mark_restart(directory: pathlib.Path, step: int) -> None:
 
 def read_metrics(directory: str | pathlib.Path) -> list[dict[str, float]]:
     """The lines of a run's `metrics.jsonl`; a last line cut short by a kill is left out."""
-    path = pathlib.Path(directory) / "metrics.jsonl"
+    path = pathlib.Path(directory).expanduser() / "metrics.jsonl"
     if not path.exists():
         return []
     lines = []
