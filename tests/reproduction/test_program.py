@@ -67,6 +67,6 @@ def test_a_dry_run_as_typed(tmp_path):
     assert "runs/reproduce/digits" in result.stdout
     for name in ("simclr_vmf", "simsiam_vmf", "byol_vmf", "swav_vmf"):
         assert name in result.stdout
-    assert "In all" in result.stdout
+    assert "Total:" in result.stdout
     assert "port.cc" not in result.stderr  # TensorFlow's own chatter
     assert not list(tmp_path.iterdir())

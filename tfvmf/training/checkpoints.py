@@ -105,7 +105,7 @@ def latest(workdir: pathlib.Path) -> str | None:
 
 
 def load_method(
-    workdir: pathlib.Path, *, checkpoint: str = ""
+    workdir: str | os.PathLike[str], *, checkpoint: str | os.PathLike[str] = ""
 ) -> tuple[ml_collections.ConfigDict, Method, int]:
     """Builds a trained run's method again.
 
@@ -117,6 +117,7 @@ def load_method(
     Returns:
         The run's configuration, its method with the trained weights, and the step of the weights.
     """
+    workdir, checkpoint = pathlib.Path(workdir).expanduser(), os.fspath(checkpoint)
     config, facts = run_directory.read(workdir)
     path = checkpoint or newest_intact(workdir, report=True)
     if path is None and config.ensemble.num_members > 1:

@@ -55,8 +55,9 @@ def member_config(config: ml_collections.ConfigDict, number: int) -> ml_collecti
     return member
 
 
-def load_members(workdir: pathlib.Path) -> list[tuple[Method, int]]:
+def load_members(workdir: str | pathlib.Path) -> list[tuple[Method, int]]:
     """The trained methods of an ensemble with the steps of their weights; [] for any other run."""
+    workdir = pathlib.Path(workdir).expanduser()
     config, _ = run_directory.read(workdir)
     if config.ensemble.num_members == 1:
         return []

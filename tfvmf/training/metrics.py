@@ -73,9 +73,9 @@ def _mark_restart(directory: pathlib.Path, step: int) -> None:
             file.write(event.SerializeToString())
 
 
-def read_metrics(directory: pathlib.Path) -> list[dict[str, float]]:
+def read_metrics(directory: str | pathlib.Path) -> list[dict[str, float]]:
     """The lines of a run's `metrics.jsonl`; a last line cut short by a kill is left out."""
-    path = directory / "metrics.jsonl"
+    path = pathlib.Path(directory).expanduser() / "metrics.jsonl"
     if not path.exists():
         return []
     lines = []
