@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +10,7 @@ from tfvmf.methods import METHODS, Moment, build_method
 
 
 def tiny(method):
-    tf.keras.utils.set_random_seed(0)  # some weights leave an image with dead units only
+    keras.utils.set_random_seed(0)  # some weights leave an image with dead units only
     config = default_config()
     config.method = method
     config.model.backbone = "resnet10"
@@ -55,7 +56,7 @@ def test_simclr_vmf_is_the_papers_total(views):
 
 
 def test_the_direction_loss_of_simclr_is_that_of_simclr_vmf(views):
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     plain = build_method(tiny("simclr"))
     vmf = build_method(tiny("simclr_vmf"))
     for name in ("resnet10", "direction_head"):
