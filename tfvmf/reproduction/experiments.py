@@ -15,8 +15,6 @@ from typing import Any
 
 import ml_collections
 
-from tfvmf.errors import UserError
-
 # Budgets.
 
 
@@ -87,7 +85,7 @@ class Budget:
 
     def base_config(self) -> ml_collections.ConfigDict:
         """The settings that all runs share: those of simclr_vmf."""
-        config = importlib.import_module(f"configs.{self.config}").get_config()
+        config = importlib.import_module(f"tfvmf.configs.{self.config}").get_config()
         config.method = "simclr_vmf"
         config.update_from_flattened_dict(dict(self.changes))
         return config
@@ -208,13 +206,6 @@ PAPER = Budget(
 )
 
 BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (DIGITS, CPU, PAPER)}
-
-
-def budget_by_name(name: str) -> Budget:
-    """The budget that `--budget` names."""
-    if name not in BUDGETS:
-        raise UserError(f"--budget={name} is unknown: use one of {', '.join(BUDGETS)}")
-    return BUDGETS[name]
 
 
 # Runs.
