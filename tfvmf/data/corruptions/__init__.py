@@ -7,9 +7,10 @@ Parameters are those of the published CIFAR-10 generator, not ImageNet's. On ima
 transform, pixelate) grow with it. What comes out is "CIFAR-10-C protocol, generated", not
 CIFAR-10-C: the random numbers are others, and motion blur does not go through ImageMagick.
 
-Not the package `imagecorruptions`: it has ImageNet's parameters, draws from NumPy's global state and
-needs OpenCV, scikit-image and numba. The published program makes 230 images per second on one core,
-this one 8,300 on two (docs/speed.md), with the same statistics (benchmarks/corruption_fidelity.py).
+Not the package `imagecorruptions`: it has ImageNet's parameters, draws from NumPy's global state
+and needs OpenCV, scikit-image and numba. The published program makes 230 images per second on one
+core, this one 8,300 on two (docs/speed.md), with the same statistics
+(benchmarks/corruption_fidelity.py).
 
 A new corruption is one function (images, severity, draws) -> pixels and one line in `_REGISTRY`.
 """
