@@ -2,7 +2,13 @@
 
 from tfvmf.models.batch_norm import BatchNorm
 from tfvmf.models.dropout import Dropout, dropping, has_dropout
-from tfvmf.models.encoder import OUTPUTS, build_encoder, frozen_outputs, with_projection
+from tfvmf.models.encoder import (
+    OUTPUTS,
+    build_encoder,
+    frozen_outputs,
+    with_projection,
+    without_concentration,
+)
 from tfvmf.models.foreign import build_feature_encoder, build_foreign_encoder
 from tfvmf.models.foreign_files import resources
 from tfvmf.models.heads import (
@@ -35,4 +41,5 @@ __all__ = [
     "has_dropout",
     "resources",
     "with_projection",
+    "without_concentration",
 ]
