@@ -162,8 +162,8 @@ def load(
             versions, for the newest, or of one version); or a `.keras` file of an encoder, from
             float images in [0, 1] to `features`, `mean_direction` and `concentration`. `~` is the
             home directory.
-        checkpoint: Of a run: path of one of its checkpoints; the newest by default.
-        image_size: Of a `.keras` file that does not tell it: height and width of its images.
+        checkpoint: For a run: path of one of its checkpoints; the newest by default.
+        image_size: For a `.keras` file that does not tell it: height and width of its images.
 
     Raises:
         UserError: There is no model, or it is damaged or of another kind.
