@@ -16,6 +16,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from tfvmf import vmf
 from tfvmf.evaluation.plots import BLUE, GREEN, ORANGE
@@ -33,7 +34,7 @@ def draw_labeled_sphere(axes: Axes, kappa: float) -> None:
         front = np.where(line[:, 2:] > 0, line[:, :2], np.nan)
         axes.plot(*front.T, color=FAINT, linewidth=0.5, zorder=1)
     draw_sphere(axes, kappa)
-    axes.annotate(r"$\mu$", 1.25 * MEAN[:2], xytext=(3, 2), textcoords="offset points")
+    axes.annotate(r"$\mu$", tuple(1.25 * MEAN[:2]), xytext=(3, 2), textcoords="offset points")
     mean_cosine = float(vmf.mean_resultant_length(kappa, 3))
     axes.set_title(rf"$\kappa$ = {kappa:g}    mean cosine {mean_cosine:.3g}", fontsize=10)
 
@@ -78,9 +79,8 @@ def draw_curves(lengths: Axes, normalizers: Axes) -> None:
 def main() -> None:
     """Writes the picture."""
     with matplotlib.rc_context({"lines.linewidth": 2.0}):
-        figure = Figure(figsize=(11, 6.4), layout="constrained")
-        figure.get_layout_engine().set(h_pad=0.1)
-        above, below = figure.subfigures(2, 1, height_ratios=(1, 1.08))
+        figure = Figure(figsize=(11, 6.4), layout=ConstrainedLayoutEngine(h_pad=0.1))
+        above, below = np.asarray(figure.subfigures(2, 1, height_ratios=(1, 1.08)))
         for axes, kappa in zip(above.subplots(1, 4), CONCENTRATIONS, strict=True):
             draw_labeled_sphere(axes, kappa)
         draw_curves(*below.subplots(1, 2))

@@ -231,7 +231,7 @@ def test_a_new_suite_is_a_function_and_a_line(tmp_path, monkeypatch, capsys):
     found = evaluation.evaluate(subject, max_images=8)
     assert list(found) == ["brightness"]
     assert evaluation.brightness is brightness
-    assert evaluation.SUITES.described() == {"brightness": "How bright are the images?"}
+    assert evaluation.describe_suites() == {"brightness": "How bright are the images?"}
     assert {path.name for path in (tmp_path / "brightness").iterdir()} == {
         "note.txt", "results.json", "table.csv", "table.md",
     }  # fmt: skip
@@ -265,7 +265,7 @@ def test_importing_changes_nothing_and_tensorflow_comes_late():
     code = """
 import sys
 import tfvmf.evaluation as e
-e.check_names("probe,ood"), e.SUITES.described(), e.Options(max_images=3)
+e.check_names("probe,ood"), e.describe_suites(), e.Options(max_images=3)
 print([name for name in ("tensorflow", "keras", "matplotlib", "sklearn") if name in sys.modules])
 import matplotlib, tfvmf.evaluation.report
 [e.SUITES[name] for name in e.SUITES]

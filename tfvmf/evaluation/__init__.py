@@ -19,6 +19,7 @@ from tfvmf.evaluation.suites import (
     Results,
     Suite,
     check_names,
+    describe_suites,
     evaluate,
     write_report,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Uncertainty",
     "along_training",
     "check_names",
+    "describe_suites",
     "evaluate",
     "subject_from_run",
     "uncertainty",

@@ -16,11 +16,9 @@ from tfvmf.errors import UserError
 from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
 from tfvmf.evaluation.suites import NotApplicable, Options
 from tfvmf.methods import Method
-from tfvmf.methods.encoders import base_method, encoder_words, takes_features
 from tfvmf.progress import Progress
 from tfvmf.training import checkpoints
 
-OUTPUTS = ("features", "mean_direction", "concentration")
 _CHUNK = 1000
 
 T = TypeVar("T")
@@ -84,9 +82,9 @@ class Subject:
         outputs = getattr(self.encoder, "output", None)
         if outputs is None:  # a subclass of keras.Model knows its outputs only when it is called
             return
-        if not isinstance(outputs, dict) or not set(OUTPUTS) <= outputs.keys():
+        if not isinstance(outputs, dict) or not set(models.OUTPUTS) <= outputs.keys():
             found = ", ".join(outputs) if isinstance(outputs, dict) else "no dictionary"
-            raise ValueError(f"the encoder returns {found}: expected {', '.join(OUTPUTS)}")
+            raise ValueError(f"the encoder returns {found}: expected {', '.join(models.OUTPUTS)}")
         if len(outputs["concentration"].shape) != 1:
             shape = list(outputs["concentration"].shape)
             raise ValueError(f"the concentration has the shape {shape}: expected [batch]")
@@ -216,7 +214,7 @@ def subject_from_run(
     else:
         config, method, step = checkpoints.load_method(workdir, checkpoint=str(checkpoint))
         name = pathlib.Path(checkpoint or checkpoints.latest(workdir) or "").name
-    if not _takes_images(method):
+    if method.takes != "images":
         raise UserError(
             f"{workdir} is a head for features of your own, without an encoder: there are no "
             "images to measure it on (`tfvmf export` writes it)"
@@ -286,33 +284,12 @@ def _declared(method: Method) -> dict[str, Any]:
     """What a method declares about itself, as fields of a subject."""
     return {
         "encoder": method.encoder,
-        "description": _describe_encoder(method),
+        "description": method.describe_encoder(),
         "probabilistic": method.probabilistic,
-        "classifier": _classifier(method),
+        "classifier": method.classifier,
         "predicted_cosine": method.predicted_cosine,
-        "kappa_note": _kappa_note(method),
+        "kappa_note": method.kappa_note,
     }
-
-
-def _describe_encoder(method: Method) -> str:
-    return encoder_words(method.config)
-
-
-def _classifier(method: Method) -> keras.Model | None:
-    return method.models.get("classifier")
-
-
-def _takes_images(method: Method) -> bool:
-    return not takes_features(method.config)
-
-
-def _kappa_note(method: Method) -> str:
-    notes = []
-    if base_method(method.config) in ("simsiam", "byol") and method.config.method != "fit_kappa":
-        notes.append("kappa was taught by the cosine of a prediction with its target")
-    if method.num_wide_views:
-        notes.append("of damaged views kappa was taught the cosine with an undamaged one")
-    return "; ".join(notes)
 
 
 def _apply(

@@ -14,10 +14,11 @@ from tfvmf.config import validate
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, frost_source
 from tfvmf.errors import UserError
 from tfvmf.files import write_json
+from tfvmf.methods import METHODS
 from tfvmf.models.resnet import ARCHITECTURES
 from tfvmf.reproduction.experiments import Budget, Experiment, ImageSet, Run, Task, all_runs
 from tfvmf.training import checkpoints, read_metrics, run_directory
-from tfvmf.training.ensemble import member_config
+from tfvmf.training.loop import member_config
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,7 +124,7 @@ class Training:
         planned = sorted({*range(every, self.total_steps + 1, every), self.total_steps})
         if not self.finished:
             return planned
-        kept = {_checkpoint_step(path) for path in checkpoints.paths(self.directory)}
+        kept = {checkpoints.step_of(path) for path in checkpoints.paths(self.directory)}
         return [step for step in planned if step in kept]
 
 
@@ -271,13 +272,9 @@ def _training(
         train_images = facts["train_images"]
     total = config.epochs * (train_images // config.batch_size)
     newest = checkpoints.latest(directory)
-    step = _checkpoint_step(newest) if newest else 0
+    step = checkpoints.step_of(newest) if newest else 0
     seconds, pace = estimator.train(config, directory, max(0, total - step))
     return Training(label, directory, config, step, total, seconds, pace)
-
-
-def _checkpoint_step(path: str) -> int:
-    return int(pathlib.Path(path).name.removeprefix("step-"))
 
 
 # What there is of each measurement.
@@ -433,10 +430,7 @@ def _backbone_cost(config: ml_collections.ConfigDict) -> float:
 
 
 def _method_cost(config: ml_collections.ConfigDict) -> float:
-    # Passes through the encoder, relative to two views. BYOL's target also sees both views, without
-    # a gradient; a classifier sees one; MC-InfoNCE's samples as benchmarks/mc_infonce.py measured.
-    costs = {"mc_infonce": 1.3, "byol": 1.3, "byol_vmf": 1.3, "supervised": 0.5}
-    return costs.get(config.method, 1.0)
+    return METHODS[config.method].relative_cost
 
 
 def _seconds_per_step(directory: pathlib.Path, batch_size: int) -> float | None:

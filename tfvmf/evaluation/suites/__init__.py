@@ -8,15 +8,15 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
-import importlib
 import importlib.util
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfvmf.errors import UserError
 from tfvmf.evaluation.tables import Page, Table
 from tfvmf.files import write_json, write_text
+from tfvmf.lazy import Registry
 
 if TYPE_CHECKING:
     from tfvmf.data import Source
@@ -142,49 +142,14 @@ class Suite:
         return results
 
 
-class Registry(MutableMapping[str, Suite]):
-    """Suites by name; one that is given as a module is imported when it is first asked for.
-
-    A module calls its suite as itself: `suites/probe.py` has `probe`.
-    """
-
-    def __init__(self, **entries: Suite | str) -> None:
-        self._entries = dict(entries)
-
-    def __getitem__(self, name: str) -> Suite:
-        entry = self._entries[name]
-        if isinstance(entry, str):
-            entry = self._entries[name] = getattr(importlib.import_module(entry), name)
-        return entry
-
-    def __setitem__(self, name: str, entry: Suite | str) -> None:
-        self._entries[name] = entry
-
-    def __delitem__(self, name: str) -> None:
-        del self._entries[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries  # without importing it
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def described(self) -> dict[str, str]:
-        """What each suite asks, by name. Imports none of them."""
-        return {name: _first_line(entry) for name, entry in self._entries.items()}
-
-
-SUITES = Registry(
-    curves="tfvmf.evaluation.suites.curves",
-    probe="tfvmf.evaluation.suites.probe",
-    failure="tfvmf.evaluation.suites.failure",
-    ood="tfvmf.evaluation.suites.ood",
-    cifar10c="tfvmf.evaluation.suites.cifar10c",
-    projector="tfvmf.evaluation.suites.projector",
-    agreement="tfvmf.evaluation.suites.agreement",
+SUITES: Registry[Suite] = Registry(
+    curves="tfvmf.evaluation.suites.curves:curves",
+    probe="tfvmf.evaluation.suites.probe:probe",
+    failure="tfvmf.evaluation.suites.failure:failure",
+    ood="tfvmf.evaluation.suites.ood:ood",
+    cifar10c="tfvmf.evaluation.suites.cifar10c:cifar10c",
+    projector="tfvmf.evaluation.suites.projector:projector",
+    agreement="tfvmf.evaluation.suites.agreement:agreement",
 )
 
 
@@ -201,6 +166,11 @@ def check_names(names: str) -> list[str]:
                 f"suite={name} is unknown: {hint}use all or some of {', '.join(SUITES)}"
             )
     return chosen
+
+
+def describe_suites() -> dict[str, str]:
+    """What each suite asks, by name. Imports none of them."""
+    return {name: _question(SUITES.unloaded(name)) for name in SUITES}
 
 
 def evaluate(
@@ -272,13 +242,14 @@ def _summary(subject: Subject, suite: Suite, results: Results) -> Iterator[str]:
     yield from (f"  {line}" for line in suite.lines(results))
 
 
-def _first_line(entry: Suite | str) -> str:
+def _question(entry: Suite | str) -> str:
+    """The first line of a suite's docstring, or of its module's."""
     if isinstance(entry, Suite):
         text = entry.measure.__doc__ or entry.title
     else:
-        spec = importlib.util.find_spec(entry)
+        spec = importlib.util.find_spec(entry.partition(":")[0])
         assert spec is not None
         assert spec.origin is not None
         source = pathlib.Path(spec.origin).read_text(encoding="utf-8")
         text = ast.get_docstring(ast.parse(source)) or ""
-    return " ".join(text.split("\n\n")[0].split())
+    return text.split("\n")[0]
