@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.states import assert_equal_weights, weights
+from helpers.subjects import embeddings
 from helpers.untrained import make_run
 
 from tfvmf import evaluation, training
@@ -90,12 +91,12 @@ def test_the_loss_on_vectors_is_that_on_images(encoder, rng):
 
 
 def test_only_kappa_changes(encoder, cached):
-    run = evaluation.load(cached, images=20)
-    before, after = evaluation.load(encoder, images=20).test_embeddings, run.test_embeddings
+    run = evaluation.subject_from_run(cached)
+    before, after = embeddings(encoder, 20), embeddings(cached, 20)
     for name in ("features", "mean_direction"):
         np.testing.assert_array_equal(after[name], before[name])
     assert np.abs(after["concentration"] - before["concentration"]).max() > 1e-3
-    assert run.config.fit_kappa.cache_views == 3
+    assert run.settings["fit_kappa.cache_views"] == 3
 
 
 def test_a_stopped_fit_goes_on_bit_by_bit(encoder, cached, tmp_path, monkeypatch):
