@@ -1,11 +1,11 @@
-"""Can tfvmf be installed on other versions of Python, from binary wheels alone? Nothing is installed.
+"""Can tfvmf be installed on other versions of Python, from binary wheels alone?
 
   make resolve
   python tools/resolve.py 3.12 3.13
 
-Builds the wheel, then lets pip resolve its requirements for each version (on Linux x86-64, or
-whatever this machine is). Prints what would be installed of the packages that decide; exits with 1
-if a version cannot be resolved.
+Installs nothing: builds the wheel, then lets pip resolve its requirements for each version, on
+machines like this one. Prints the packages that decide; exits with 1 if a version cannot be
+resolved.
 """
 
 import json

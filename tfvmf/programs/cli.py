@@ -3,6 +3,7 @@
 import difflib
 import os
 import pathlib
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -148,6 +149,17 @@ def choose(what: str, value: str, choices: Iterable[str]) -> str:
 def listed(value: str) -> tuple[str, ...]:
     """The names in a list that is separated by commas."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+def short_name(source: str) -> str:
+    """A word for a source of images, as it may stand in the name of a directory.
+
+    >>> short_name("folder:/data/birds"), short_name("mnist_corrupted/fog:1.0.0")
+    ('birds', 'mnist_corrupted_fog')
+    """
+    scheme, _, target = source.partition(":")
+    name = pathlib.Path(target).stem if scheme in ("folder", "npz") else scheme
+    return re.sub(r"\W+", "_", target if scheme == "tfds" else name).strip("_")
 
 
 def define_shared(values: flags.FlagValues, *names: str, **described: str) -> None:

@@ -10,7 +10,6 @@ Every setting of tfvmf/config.py is a flag: --config.batch_size=128, --config.mo
 """
 
 import pathlib
-import re
 
 from absl import flags
 
@@ -78,7 +77,7 @@ def main(values: flags.FlagValues) -> None:
     """Trains, says what to do next."""
     config = cli.checked_config(values.config)
     if values.data and values.data != config.data.source:
-        named = re.sub(r"\W+", "_", pathlib.Path(values.data.rpartition(":")[2]).stem)
+        named = cli.short_name(values.data)
         config.name = f"{config.name}-{named}" if values["config"].present else named
         config.data.source = values.data
     config.method = values.method or config.method
