@@ -41,13 +41,11 @@ from scipy import stats
 
 from studies.kappa.shifts import FAMILIES, SHIFTS
 from studies.kappa.vectors import Embedding, Vectors, collect
-from tfvmf import models
-from tfvmf.config import default_config
+from tfvmf import losses, models
 from tfvmf.data.corruptions import CORRUPTIONS
 from tfvmf.data.wide import DEFAULT_KINDS, KINDS
 from tfvmf.evaluation.correlation import correlate
 from tfvmf.evaluation.ood_scores import detection
-from tfvmf.methods.base import concentration_terms
 from tfvmf.models import resnet
 from tfvmf.training.checkpoints import load_method
 
@@ -116,7 +114,6 @@ def fit(
 ) -> keras.Model:
     """A concentration head [n, F] -> [n], trained on views of those measured cosines [n]."""
     keras.utils.set_random_seed(seed)
-    config = default_config().concentration
     head = models.build_concentration_head(seen.shape[1], initial=3.0, input_norm=normed)
     optimizer = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(1e-3, steps))
     optimizer.build(head.trainable_variables)
@@ -126,7 +123,7 @@ def fit(
     def step(rows: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
             kappa = head(tf.gather(inputs, rows), training=True)
-            terms = concentration_terms([tf.gather(targets, rows)], [kappa], config, dimension=0)
+            terms = losses.concentration_terms([tf.gather(targets, rows)], [kappa])
             loss = tf.add_n(list(terms.values()))
         variables = head.trainable_variables
         optimizer.apply(tape.gradient(loss, variables), variables)

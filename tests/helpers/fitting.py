@@ -18,4 +18,5 @@ def fit_head(method, views, *, steps=300, learning_rate=0.02):
 
     for _ in range(steps):
         step()
-    return method.head_alone(views)
+    measured = method.head_objective(views)
+    return measured.cosines, measured.concentrations

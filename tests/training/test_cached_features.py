@@ -8,6 +8,7 @@ from helpers.fitting import fit_head
 from helpers.tiny import tiny_config
 
 from tfvmf import evaluation, serving, training
+from tfvmf.data import Augmentation
 from tfvmf.data.vectors import load_vectors
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
@@ -84,7 +85,7 @@ def test_the_monitor_measures_the_error_of_held_out_images(head):
 def test_a_head_is_exported_and_not_evaluated(head, tmp_path):
     with pytest.raises(UserError, match="no images to measure it on"):
         evaluation.load(head)
-    with pytest.raises(UserError, match="knows no images"):
+    with pytest.raises(UserError, match="takes features, not images"):
         serving.export_model(head, tmp_path, calibrate_on="test")
     path = serving.export_model(head, tmp_path, keras_file=True)
     features = np.random.default_rng(5).normal(size=(3, 6)).astype(np.float32)
@@ -100,7 +101,8 @@ def test_a_head_is_exported_and_not_evaluated(head, tmp_path):
 
 
 def test_wide_features_are_used_where_they_are(head, tmp_path):
-    assert training.load_method(head)[1].num_wide_views == 1
+    kinds = training.load_method(head)[1].view_kinds(Augmentation())
+    assert [count for _, count in kinds] == [2, 1]
     path = features_file(tmp_path / "mine.npz")
     assert config_of(path, {}, tiny_config()).concentration.view_kind == "augment"
     with pytest.raises(UserError, match="'wide'"):

@@ -70,11 +70,11 @@ def test_cached_vectors_are_what_the_encoder_says_of_the_views(encoder):
     augmentation = training.augmentation_from_config(config)
     views = augmentation(source.take(rows), example_seeds(config.seed, 0, rows, 1))
     expected = method.encoder(views, training=False)
-    parts = method.frozen_parts(tf.constant(vectors[rows, 1]))
+    parts = method.frozen_outputs(tf.constant(vectors[rows, 1]))
     np.testing.assert_allclose(
         parts["mean_direction"], expected["mean_direction"], rtol=1e-3, atol=1e-4
     )
-    kappa = method.encoder.get_layer("concentration_head")(parts["seen"], training=False)
+    kappa = method.encoder.get_layer("concentration_head")(parts["head_inputs"], training=False)
     np.testing.assert_allclose(kappa, expected["concentration"], rtol=1e-3)
     # Wide views are other views: damaged.
     assert np.abs(vectors[:, 2] - vectors[:, 1]).max() > 0.1

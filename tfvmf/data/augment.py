@@ -3,6 +3,11 @@
 A view is: random resized crop, flip, color jitter, gray, blur, noise, in this order. What happens
 to an image is a pure function of the image and its seed (see `counter_random`).
 
+Not `keras.layers.Random*`: these draw from the state of a generator, so that a view depends on the
+calls before it and on the rest of the batch, and N replicas or a resumed run would see other views.
+They are also slower: zoom, flip, color jitter and gray, the nearest to our defaults, take 86 ms of
+processor time for 512 images of 32x32, and ours 22 ms.
+
 Where this differs from torchvision, which draws for one image at a time:
 - Jitter has a fixed order (brightness, contrast, saturation, hue); torchvision shuffles it.
 - Boxes have fractions of pixels, and one draw gives a box that fits: the area is uniform, the
@@ -188,11 +193,6 @@ class Augmentation:
         first = tf.where(mirrored, left + box_width, left)
         last = tf.where(mirrored, left, left + box_width)
         return tf.cast(tf.stack([top, first, top + box_height, last], axis=1), tf.float32)
-
-
-def augment(images: tf.Tensor, seeds: tf.Tensor, **settings: float) -> tf.Tensor:
-    """`Augmentation(**settings)(images, seeds)`: one view of each image."""
-    return Augmentation(**settings)(images, seeds)  # type: ignore[arg-type]
 
 
 def _whole_image(batch: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:

@@ -6,8 +6,7 @@ import pathlib
 
 import numpy as np
 
-from tfvmf.data import splits
-from tfvmf.data.base import Request, Source
+from tfvmf.data.base import Request, Source, choose_split
 from tfvmf.data.npz import Archive
 from tfvmf.errors import UserError
 
@@ -79,7 +78,7 @@ def load_vectors(path: str | os.PathLike[str], *, memory_limit: int) -> dict[str
     views, wide = parts[0].shape[1], parts[1].shape[1] if len(parts) > 1 else 0
     sources = {}
     for split in ("train", "test"):
-        rows = splits.choose([str(row) for row in range(len(parts[0]))], split)
+        rows = choose_split([str(row) for row in range(len(parts[0]))], split)
         source = VectorSource(
             path.name, split, len(rows), views=views, wide=wide, length=parts[0].shape[2]
         )

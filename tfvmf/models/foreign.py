@@ -9,7 +9,7 @@ from keras import layers
 from tfvmf.errors import UserError
 from tfvmf.models import heads
 from tfvmf.models.foreign_files import load_keras, load_saved_model
-from tfvmf.models.levels import Levels
+from tfvmf.models.heads import Levels
 from tfvmf.models.pixels import Pixels
 
 _LEVEL = "level:"  # before the names of what the concentration head sees

@@ -8,8 +8,7 @@ from keras import layers
 from tfvmf.models.batch_norm import BatchNorm
 from tfvmf.models.convolution import Convolution
 from tfvmf.models.dropout import Dropout
-
-STEMS = ("cifar", "imagenet")
+from tfvmf.settings import STEMS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,18 +14,20 @@ import numpy as np
 import tensorflow as tf
 
 from tfvmf import counter_random, data
+from tfvmf.data import pipeline
 from tfvmf.data.vectors import VectorSource, check_memory, load_vectors
 from tfvmf.methods import Method
+from tfvmf.methods.base import ViewKind
 from tfvmf.methods.fit_kappa import FitKappa
 from tfvmf.progress import Progress
 from tfvmf.training.inputs import (
     Inputs,
     augmentation_from_config,
     image_inputs,
+    load_sources,
     memory_limit,
 )
 from tfvmf.training.monitor import spread
-from tfvmf.training.step import Views
 
 _BATCH = 250
 
@@ -75,10 +77,9 @@ def view_inputs(config: ml_collections.ConfigDict, *, length: int) -> Inputs:
         config: The run's configuration.
         length: Of a view's vector, `FitKappa.packed`.
     """
-    images = image_inputs(config)
+    images, known = image_inputs(config), load_sources(config)[0]
     count = config.fit_kappa.cache_views
     wide = count if config.concentration.view_kind == "wide" else 0
-    known = images.source
     check_memory(
         (known.size, count + wide, length),
         memory_limit(config),
@@ -94,7 +95,11 @@ def view_inputs(config: ml_collections.ConfigDict, *, length: int) -> Inputs:
         source.array = embed_views(method, known, count, wide)
 
     return Inputs(
-        source=source,
+        name=images.name,
+        description=f"{source.size:,} images with {count + wide} cached views",
+        size=source.size,
+        num_classes=images.num_classes,
+        reader=lambda: _reader(source),
         views=lambda method: _views(source, method),
         monitor=images.monitor,
         prepare=prepare,
@@ -104,17 +109,32 @@ def view_inputs(config: ml_collections.ConfigDict, *, length: int) -> Inputs:
 def feature_inputs(config: ml_collections.ConfigDict) -> Inputs:
     """Features that were cached elsewhere; watched on those of images that are held out."""
     sources = load_vectors(config.fit_kappa.model, memory_limit=memory_limit(config))
+    source = sources["train"]
     return Inputs(
-        source=sources["train"],
+        name=f"{source.name} (train)",
+        description=f"{source.size:,} images with {source.views + source.wide} cached views",
+        size=source.size,
+        num_classes=0,
+        reader=lambda: _reader(source),
         views=lambda method: _views(sources["train"], method),
         monitor=lambda method: FeatureMonitor(method, sources["test"]),
     )
 
 
-def _views(source: VectorSource, method: Method) -> Views:
-    views: Views = [(Draw(0, source.views, method.num_views), method.num_views)]
-    if method.num_wide_views:
-        views.append((Draw(source.views, source.wide, 1), method.num_wide_views))
+def _reader(source: VectorSource) -> pipeline.Reader:
+    """Reads `image` float32 [B, V, D], the cached views of images."""
+    with tf.device("/cpu:0"):
+        table = tf.constant(source.array)
+    return lambda indices: {
+        "image": tf.gather(table, indices),
+        "label": tf.fill(tf.shape(indices), -1),
+    }
+
+
+def _views(source: VectorSource, method: Method) -> list[ViewKind]:
+    views: list[ViewKind] = [(Draw(0, source.views, method.num_views), method.num_views)]
+    if method.config.concentration.view_kind == "wide":
+        views.append((Draw(source.views, source.wide, 1), 1))
     return views
 
 

@@ -67,7 +67,7 @@ def fit_kappa(
         workdir,
         logical_devices=logical_devices,
         initialize=initialize,
-        inputs=_inputs(settings),
+        make_inputs=_inputs(settings),
     )
 
 

@@ -11,14 +11,13 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tfvmf.data import corruptions
-from tfvmf.data.corruptions import npy
 from tfvmf.data.corruptions.draws import Images
 from tfvmf.errors import UserError
 from tfvmf.files import replacing
@@ -102,14 +101,14 @@ def write_cache(
         repeated = np.tile(labels, _LEVELS)
         if repeated.min() >= 0 and repeated.max() <= 255:
             repeated = repeated.astype(np.uint8)
-        npy.write_rows(place / _LABELS, repeated.shape, repeated.dtype, [repeated])
+        _write_rows(place / _LABELS, repeated.shape, repeated.dtype, [repeated])
         for name in names:
             if name in complete and (place / f"{name}.npy").is_file():
                 tell(_LEVELS * len(images))
                 continue
             shape = (_LEVELS * len(images), *images.shape[1:])
             chunks = _corrupted_chunks(images, name, seed, tell)
-            npy.write_rows(place / f"{name}.npy", shape, np.dtype(np.uint8), chunks)
+            _write_rows(place / f"{name}.npy", shape, np.dtype(np.uint8), chunks)
             complete = [*complete, name]
             _write_manifest(place, manifest, complete)
     except OSError as error:
@@ -135,7 +134,7 @@ def open_cache(
     name = corruptions.canonical_name(name)
     place = pathlib.Path(directory)
     path = place / f"{name}.npy"
-    rows = npy.map_rows(path)
+    rows = _map_rows(path)
     manifest = _read_manifest(place)
     if manifest is not None and name not in manifest.get("complete", []):
         raise UserError(f"{path} is left from another or interrupted run: generate it again")
@@ -150,30 +149,6 @@ def open_cache(
         )
     _check_rows(path, len(rows), expected_images)
     return CorruptedImages(name, path, rows)
-
-
-def open_labels(
-    directory: str | os.PathLike[str], *, expected_images: int | None = None
-) -> npt.NDArray[np.int64]:
-    """Reads `labels.npy`: int64 [N], one for each image.
-
-    Raises:
-        UserError: if it is missing, of another form, or not the same at all severities.
-    """
-    path = pathlib.Path(directory) / _LABELS
-    labels = npy.map_rows(path)
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-        raise UserError(
-            f"{path} holds {labels.dtype} {list(labels.shape)}: it must be integers [5 N]"
-        )
-    _check_rows(path, len(labels), expected_images)
-    by_severity = labels.reshape(_LEVELS, -1).astype(np.int64)
-    if (by_severity != by_severity[0]).any():
-        raise UserError(
-            f"{path} differs between severities: all images of severity 1 come first, then the same"
-            " images in the same order at severity 2, ..."
-        )
-    return by_severity[0]
 
 
 def cache_source(directory: str | os.PathLike[str]) -> str:
@@ -241,3 +216,34 @@ def _digest(images: Images, labels: npt.NDArray[np.integer]) -> str:
         digest.update(np.ascontiguousarray(images[start : start + _CHUNK]).data)
     digest.update(labels.astype(np.int64).data)
     return digest.hexdigest()
+
+
+def _write_rows(
+    path: pathlib.Path,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    chunks: Iterable[npt.NDArray[Any]],
+) -> None:
+    """Writes an .npy file chunk by chunk.
+
+    By plain writes, not through a memory map: when the disk is full a write raises an error, a
+    map kills the process.
+    """
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    with replacing(path) as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for chunk in chunks:
+            file.write(np.ascontiguousarray(chunk).data)
+
+
+def _map_rows(path: pathlib.Path) -> npt.NDArray[Any]:
+    """Maps the array of an .npy file, read-only; UserError if there is none."""
+    if not path.parent.is_dir():
+        raise UserError(f"{path.parent} is not a directory: it should hold {path.name}")
+    if not path.is_file():
+        raise UserError(f"{path} is missing: the directory needs the .npy files of CIFAR-10-C")
+    try:
+        # Refuses pickled objects: a map holds plain numbers only.
+        return np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, OSError, EOFError) as error:
+        raise UserError(f"{path} is not a complete .npy file of numbers ({error})") from error
