@@ -11,9 +11,10 @@ import types
 import pytest
 from absl import flags
 from helpers.commands import ROOT, run_before_tensorflow
+from helpers.untrained import make_run
 
 import tfvmf
-from tfvmf import serving, training
+from tfvmf import data, serving, training
 from tfvmf.programs import VERBS, cli, main
 
 PROGRAMS = {
@@ -43,6 +44,8 @@ MISTAKES = [
     (["train", "--logical_devices=-1"], "logical_devices"),
     (["train", "digits", "cifar10"], "'cifar10': expected DATA"),
     (["train", "--data=digits", "cifar10"], "'cifar10'"),
+    (["train", "--method=simclr_vfm"], "did you mean simclr_vmf?"),
+    (["train", "--config.method=swaf"], "did you mean swav?"),
     (["train", "--ensemble=1"], "ensemble"),
     (["train", "--ensemble=2", "--ensemble_kind=bag"], "snapshot"),
     (["train", "--method=swav", "--config.swav.queue_length=5"], "--config.swav.queue_length=5"),
@@ -243,7 +246,7 @@ def test_train_data(typed, source, workdir, monkeypatch, capsys):
 def test_export_and_embed_take_model_and_data_by_position(monkeypatch, capsys):
     called = []
     monkeypatch.setattr(serving, "export_model", lambda *a, **kw: called.append(a) or 1 / 0)
-    monkeypatch.setattr(serving, "embed_folder", lambda *a, **kw: called.append(a) or 1 / 0)
+    monkeypatch.setattr(serving, "embed_data", lambda *a, **kw: called.append(a) or 1 / 0)
     for command in (
         ["export", "runs/mine", "--output=models"],
         ["embed", "models", "folder:pictures", "--output=out.npz"],
@@ -252,8 +255,8 @@ def test_export_and_embed_take_model_and_data_by_position(monkeypatch, capsys):
         with pytest.raises(ZeroDivisionError):  # an error that is not the user's has a traceback
             main(command)
     assert called == [
-        ("runs/mine", "models"),
-        ("models", "pictures", "out.npz"),
+        (pathlib.Path("runs/mine"), "models"),
+        ("models", "folder:pictures", "out.npz"),
         ("models", "pictures", "out.npz"),
     ]
 
@@ -290,3 +293,48 @@ def test_bin_in_a_python_without_the_requirements_says_what_to_install(tmp_path)
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
     assert f"pip install {tmp_path}" in result.stderr
+
+
+def test_download_names_all_that_will_be_loaded(tmp_path, monkeypatch):
+    asked = []
+
+    def noted(command, **options):
+        asked.append(command[3:])
+        assert str(ROOT) in options["env"]["PYTHONPATH"].split(os.pathsep)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", noted)
+    monkeypatch.setattr(training, "share_cores", lambda config: None)
+    monkeypatch.setattr(training, "train", lambda config, place, **options: None)
+    assert main(["train", "mnist", "--config.data.eval_source=cifar10", "--data_dir=here"]) == 0
+    assert asked == []  # nobody asked for it
+    typed = ["train", "mnist", "--config.data.eval_source=cifar10", "--data_dir=here", "--download"]
+    assert main(typed) == 0
+    assert asked.pop() == ["here", "mnist", "cifar10"]
+    make_run(tmp_path / "run", **{"data.source": "cifar10", "data.data_dir": "there"})
+    export = ["export", str(tmp_path / "run"), f"--output={tmp_path}/models", "--download"]
+    assert main([*export, "--calibrate_on=test"]) == 2  # nothing was really downloaded
+    assert asked.pop() == ["there", "cifar10"]
+    assert main([*export, "digits"]) == 0
+    assert asked.pop() == ["there", "digits"]
+    assert main([*export]) == 0
+    assert asked == []  # it needs no data
+
+
+def test_download_prepares_and_stops_at_the_first_that_fails(monkeypatch, capsys, tmp_path):
+    prepared = []
+    monkeypatch.setattr(data, "download", lambda source, data_dir: prepared.append(source))
+    assert cli.prepare([str(tmp_path), "mnist", "cifar10"]) == 0
+    assert prepared == ["mnist", "cifar10"]
+    monkeypatch.undo()
+    assert cli.prepare([str(tmp_path), "digits", "ciphar10", "mnist"]) == 2
+    errors = capsys.readouterr().err
+    assert "did you mean cifar10" in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_download_that_fails_ends_the_program(capfd, tmp_path):
+    assert main(["train", "ciphar10", "--download", f"--data_dir={tmp_path}"]) == 2
+    errors = capfd.readouterr().err
+    assert "did you mean cifar10" in errors
+    assert errors.count("\n") == 1

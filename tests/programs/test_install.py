@@ -53,13 +53,13 @@ def test_the_wheel_holds_the_package_and_its_configs_and_nothing_else(wheel):
         for path in (ROOT / "configs").glob("*.py"):
             assert archive.read(f"tfvmf/configs/{path.name}") == path.read_bytes()
     assert {name.split("/")[0] for name in names} == {"tfvmf"}
-    modules = {
+    files = {
         str(path.relative_to(ROOT))
         for folder in ("tfvmf", "tfvmf/configs")  # a symbolic link, which glob does not follow
-        for path in (ROOT / folder).rglob("*.py")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {name for name in names if name.endswith(".py")} == modules
-    assert "tfvmf/py.typed" in names
+    assert set(names) == files
 
 
 @pytest.mark.slow
