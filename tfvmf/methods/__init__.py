@@ -1,22 +1,27 @@
 """Methods by name. A new one is a file and a line here."""
 
 import functools
+import importlib
 from collections.abc import Callable
+from typing import Any
 
 import ml_collections
 
 from tfvmf.errors import UserError
 from tfvmf.methods.base import Method, Moment
 from tfvmf.methods.byol import BYOL
-from tfvmf.methods.fit_kappa import FitKappa
 from tfvmf.methods.mc_infonce import MCInfoNCE
 from tfvmf.methods.simclr import SimCLR
 from tfvmf.methods.simsiam import SimSiam
 from tfvmf.methods.supervised import Supervised
 from tfvmf.methods.swav import SwAV
 
+def _fit_kappa(*arguments: Any, **options: Any) -> Method:
+    return importlib.import_module("tfvmf.posthoc").FitKappa(*arguments, **options)
+
+
 METHODS: dict[str, Callable[..., Method]] = {
-    "fit_kappa": FitKappa,
+    "fit_kappa": _fit_kappa,
     "mc_infonce": MCInfoNCE,
     "supervised": Supervised,
 }

@@ -143,6 +143,10 @@ class Method(abc.ABC):
         cosines = [losses.cosine(mu[0], other) for other in mu[1:]]
         return [cosines[0], *cosines], tf.split(kappa, len(views))
 
+    def describe_encoder(self) -> str:
+        """What the encoder is, for people."""
+        return f"{self.config.model.backbone} of width {self.config.model.width}"
+
     def frozen_parts(self, views: tf.Tensor) -> Terms:
         """`mean_direction` [B, d] and `seen` [B, F], what the concentration head is applied to."""
         return models.frozen_parts(self.encoder)(views, training=False)

@@ -16,8 +16,6 @@ def encoder_from_config(config: ml_collections.ConfigDict, *, concentration: boo
         config: The run's configuration.
         concentration: Whether it has a concentration head.
     """
-    if is_foreign(config):
-        return _foreign_encoder(config)
     model, method = config.model, base_method(config)
     return models.build_encoder(
         backbone=model.backbone,
@@ -51,25 +49,6 @@ def encoder_words(config: ml_collections.ConfigDict) -> str:
         name = pathlib.Path(config.fit_kappa.model).name
         return f"{name} with a head of width {config.model.hidden}"
     return f"{config.model.backbone} of width {config.model.width}"
-
-
-def _foreign_encoder(config: ml_collections.ConfigDict) -> keras.Model:
-    frozen = config.fit_kappa
-    head = {
-        "hidden": config.model.hidden,
-        "initial_concentration": initial_concentration(config),
-        "dropout": config.model.dropout,
-    }
-    if takes_features(config):
-        return models.build_feature_encoder(config.model.dimension, **head)
-    return models.build_foreign_encoder(
-        frozen.model,
-        frozen.kind,
-        features=frozen.feature_layer,
-        input_range=frozen.input_range,
-        level_layers=tuple(frozen.level_layers.split(",")) if frozen.level_layers else (),
-        **head,
-    )
 
 
 def base_method(config: ml_collections.ConfigDict) -> str:

@@ -3,30 +3,25 @@
 from tfvmf.models.batch_norm import BatchNorm
 from tfvmf.models.dropout import Dropout, dropping, has_dropout
 from tfvmf.models.encoder import OUTPUTS, build_encoder, frozen_parts, with_projection
-from tfvmf.models.foreign import build_feature_encoder, build_foreign_encoder
-from tfvmf.models.foreign_files import resources
 from tfvmf.models.heads import build_concentration_head, build_direction_head, build_predictor
-from tfvmf.models.pixels import RANGES
+from tfvmf.models.levels import Levels
 from tfvmf.models.prototypes import Prototypes
 from tfvmf.models.resnet import ARCHITECTURES, build_backbone
 
 __all__ = [
     "ARCHITECTURES",
     "OUTPUTS",
-    "RANGES",
     "BatchNorm",
     "Dropout",
+    "Levels",
     "Prototypes",
     "build_backbone",
     "build_concentration_head",
     "build_direction_head",
     "build_encoder",
-    "build_feature_encoder",
-    "build_foreign_encoder",
     "build_predictor",
     "dropping",
     "frozen_parts",
     "has_dropout",
-    "resources",
     "with_projection",
 ]

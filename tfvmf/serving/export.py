@@ -9,11 +9,12 @@ import ml_collections
 import numpy as np
 import tensorflow as tf
 
-from tfvmf import models, training
+from tfvmf import training
 from tfvmf.errors import UserError
 from tfvmf.files import write_text
 from tfvmf.methods import Method
 from tfvmf.methods.encoders import takes_features
+from tfvmf.posthoc.foreign import resources
 from tfvmf.progress import Progress
 from tfvmf.serving import versions, warmup
 from tfvmf.serving.calibration import Calibration, calibrate
@@ -73,7 +74,7 @@ def export_model(
     if output_dir.exists() and not output_dir.is_dir():
         raise UserError(f"--output_dir={output_dir} is a file: name a directory")
     config, method, step = _load(workdir, checkpoint)
-    if keras_file and models.resources(method.encoder):
+    if keras_file and resources(method.encoder):
         raise UserError(f"--keras: the encoder of --workdir={workdir} is a SavedModel, not Keras's")
     if calibrate_on and takes_features(config):
         raise UserError(f"--calibrate_on={calibrate_on}: --workdir={workdir} knows no images")
@@ -91,7 +92,7 @@ def export_model(
     module = tf.Module()
     # What the functions read must be reachable from what is saved: the weights, and nothing else.
     module.weights = [variable.value for variable in method.encoder.variables]
-    module.resources = models.resources(method.encoder)
+    module.resources = resources(method.encoder)
     with versions.new_directory(output_dir) as place:
         written = place / "model"
         tf.saved_model.save(module, str(written), signatures=signatures)

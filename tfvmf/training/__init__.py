@@ -2,7 +2,6 @@
 
 from tfvmf.training.checkpoints import load_method
 from tfvmf.training.ensemble import load_members, train
-from tfvmf.training.fit_kappa import fit_kappa
 from tfvmf.training.inputs import augmentation_from_config, load_source
 from tfvmf.training.metrics import read_metrics
 from tfvmf.training.signals import Interrupted
@@ -13,7 +12,6 @@ __all__ = [
     "Interrupted",
     "augmentation_from_config",
     "draw_views",
-    "fit_kappa",
     "load_members",
     "load_method",
     "load_source",

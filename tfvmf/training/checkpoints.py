@@ -1,5 +1,6 @@
 """Checkpoints of a run: all that training needs to go on, and how to get an encoder back."""
 
+import importlib
 import os
 import pathlib
 import shutil
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 from tfvmf.errors import UserError
 from tfvmf.methods import Method, build_method
-from tfvmf.training import checkpoint_files, frozen, run_directory
+from tfvmf.training import checkpoint_files, run_directory
 from tfvmf.training.checkpoint_files import newest_intact, paths
 
 __all__ = ["Checkpoints", "latest", "load_method", "paths"]
@@ -129,7 +130,8 @@ def load_method(
             f"--workdir={workdir} has no checkpoint{' ' + checkpoint if checkpoint else ''}: "
             "train it first (bin/train)"
         )
-    frozen.locate(config, workdir)
+    if config.method == "fit_kappa":
+        importlib.import_module("tfvmf.posthoc").FitKappa.locate(config, workdir)
     method = build_method(config, num_classes=facts["num_classes"])
     try:
         state = tf.train.Checkpoint(**method.models).read(path)

@@ -22,12 +22,14 @@ class Inputs(NamedTuple):
         source: The examples of its batches.
         views: The kinds of views that a method gets of them.
         monitor: For a method, the function that measures it.
+        check: Called with the method before anything is written.
         prepare: Called with the method, its weights in place, before the first step.
     """
 
     source: data.Source
     views: Callable[[Method], Views]
     monitor: Callable[[Method], Callable[[], dict[str, float]]]
+    check: Callable[[Method], None] = lambda method: None
     prepare: Callable[[Method], None] = lambda method: None
 
 

@@ -83,6 +83,7 @@ def train_run(
             total_steps=plan.total_steps,
             cycles=plan.cycles,
         )
+    material.check(method)
     batches = make_iterator(strategy, train_source, config, total_steps=plan.total_steps)
     facts = {"num_classes": train_source.num_classes, "train_images": train_source.size}
     with contextlib.ExitStack() as stack:

@@ -11,9 +11,9 @@ from helpers.foreign import foreign_cnn
 from helpers.tiny import tiny_config
 from helpers.untrained import make_run
 
-from tfvmf import models
+from tfvmf import posthoc
 from tfvmf.errors import UserError
-from tfvmf.training.fit_kappa_config import config_of
+from tfvmf.posthoc.kappa import fit_config
 
 CNN = {"fit_kappa.feature_layer": "avg", "fit_kappa.input_range": "0..255"}
 
@@ -40,7 +40,7 @@ def test_a_saved_model_without_a_signature_is_called(tmp_path):
     for training_mode in (True, False):
         module.__call__.get_concrete_function(spec, training=training_mode)
     tf.saved_model.save(module, tmp_path / "twice", signatures={})
-    encoder = models.build_foreign_encoder(tmp_path / "twice", "saved_model", hidden=4)
+    encoder = posthoc.build_foreign_encoder(tmp_path / "twice", "saved_model", hidden=4)
     images = np.random.default_rng(0).uniform(size=(3, 5, 5, 3)).astype(np.float32)
     expected = images.mean(axis=(1, 2)) @ module.weights.numpy()
     np.testing.assert_allclose(encoder(images)["features"], expected, rtol=1e-4, atol=1e-5)
@@ -66,27 +66,27 @@ def test_a_saved_model_without_a_signature_is_called(tmp_path):
 )
 def test_what_a_keras_model_lacks_is_named(keras_file, changes, message):
     with pytest.raises(UserError, match=message):
-        config_of(keras_file, changes, tiny_config())
+        fit_config(keras_file, changes, tiny_config())
 
 
 def test_outputs_that_are_no_features_are_refused(tmp_path):
     foreign_cnn(outputs="boxes").save(tmp_path / "boxes.keras")
     with pytest.raises(UserError, match=r"\[N, 4, 4\].*--features=NAME"):
-        config_of(tmp_path / "boxes.keras", {}, tiny_config())
+        fit_config(tmp_path / "boxes.keras", {}, tiny_config())
 
 
 def test_what_a_saved_model_lacks_is_named(saved_model, tmp_path):
     changes = {"fit_kappa.level_layers": "conv"}
     with pytest.raises(UserError, match="does not show its layers"):
-        config_of(saved_model, changes, tiny_config())
+        fit_config(saved_model, changes, tiny_config())
     module = tf.Module()
     module.f = tf.function(lambda x: x, input_signature=[tf.TensorSpec([None, 7])])
     tf.saved_model.save(module, tmp_path / "vectors")
     with pytest.raises(UserError, match="of images"):
-        config_of(tmp_path / "vectors", {}, tiny_config())
+        fit_config(tmp_path / "vectors", {}, tiny_config())
     tf.saved_model.save(tf.Module(), tmp_path / "empty")
     with pytest.raises(UserError, match="serving_default"):
-        config_of(tmp_path / "empty", {}, tiny_config())
+        fit_config(tmp_path / "empty", {}, tiny_config())
 
 
 @pytest.mark.parametrize("kind", ["missing", "junk", "lambda", "unknown", "folder", "versions"])
@@ -108,7 +108,7 @@ def test_files_that_cannot_be_used_are_named(kind, saved_model, tmp_path):
         shutil.copytree(saved_model, tmp_path / "models" / "3")
         path, message = tmp_path / "models", "models/3"
     with pytest.raises(UserError, match=message):
-        config_of(path, {}, tiny_config())
+        fit_config(path, {}, tiny_config())
 
 
 def test_a_cut_off_file_is_refused(keras_file, tmp_path):
@@ -116,10 +116,10 @@ def test_a_cut_off_file_is_refused(keras_file, tmp_path):
     with zipfile.ZipFile(keras_file) as whole, zipfile.ZipFile(path, "w") as part:
         part.writestr("config.json", whole.read("config.json"))
     with pytest.raises(UserError, match="cannot be loaded by Keras"):
-        config_of(path, CNN, tiny_config())
+        fit_config(path, CNN, tiny_config())
 
 
 def test_flags_of_models_are_refused_for_runs(tmp_path):
     run = make_run(tmp_path / "run")
     with pytest.raises(UserError, match="--features=avg"):
-        config_of(run, {"fit_kappa.feature_layer": "avg"})
+        fit_config(run, {"fit_kappa.feature_layer": "avg"})

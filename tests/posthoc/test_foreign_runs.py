@@ -12,11 +12,11 @@ from helpers.states import assert_equal_weights, weights
 from helpers.tiny import tiny_config
 from helpers.untrained import make_run
 
-from tfvmf import evaluation, models, serving, training
+from tfvmf import evaluation, posthoc, serving, training
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
 from tfvmf.training import loop
-from tfvmf.training.fit_kappa_config import config_of
+from tfvmf.posthoc.kappa import fit_config
 
 pytestmark = pytest.mark.slow  # a minute or more: `make test-all`
 
@@ -30,7 +30,7 @@ def cnn():
 
 
 def fit(encoder, workdir, **changes):
-    training.fit_kappa(encoder, workdir, config=tiny_config(), changes={**QUICK, **changes})
+    posthoc.fit_kappa(encoder, workdir, config=tiny_config(), changes={**QUICK, **changes})
     return workdir
 
 
@@ -76,7 +76,7 @@ def test_the_weights_of_the_model_are_unchanged_bit_by_bit(cnn, keras_run, saved
         original = cnn.get_layer(layer.name) if layer.weights else layer
         for one, other in zip(layer.get_weights(), original.get_weights(), strict=True):
             np.testing.assert_array_equal(one, other)
-    kept = {v.name.split("/")[-1] + str(v.shape): v for v in models.resources(
+    kept = {v.name.split("/")[-1] + str(v.shape): v for v in resources(
         training.load_method(saved_run)[1].encoder
     )}  # fmt: skip
     assert kept
@@ -168,7 +168,7 @@ def test_kappa_becomes_five_times_the_cosine(request, name, changes, rng):
     changes = {"model.hidden": 64, "concentration.view_kind": "augment", **changes}
     changes["fit_kappa.input_range"] = "0..255"
     keras.utils.set_random_seed(0)  # from some weights 300 steps do not suffice
-    method = build_method(config_of(request.getfixturevalue(name), changes, tiny_config()))
+    method = build_method(fit_config(request.getfixturevalue(name), changes, tiny_config()))
     colors = [rng.uniform(size=(24, 1, 1, 3)) ** 3 for _ in range(2)]
     views = [tf.constant(color * rng.uniform(size=(24, 8, 8, 3)), tf.float32) for color in colors]
     cosines, kappas = fit_head(method, views)

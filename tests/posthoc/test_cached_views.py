@@ -9,12 +9,12 @@ import tensorflow as tf
 from helpers.states import assert_equal_weights, weights
 from helpers.untrained import make_run
 
-from tfvmf import evaluation, training
+from tfvmf import evaluation, posthoc, training
 from tfvmf.counter_random import example_seeds
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
-from tfvmf.training import cached_views, loop
-from tfvmf.training.fit_kappa_config import config_of
+from tfvmf.training import loop
+from tfvmf.posthoc.kappa import fit_config
 
 pytestmark = pytest.mark.slow  # a minute or more: `make test-all`
 
@@ -35,7 +35,7 @@ def encoder(tmp_path_factory):
 def cached(tmp_path_factory, encoder):
     workdir = tmp_path_factory.mktemp("cached")
     changes = {"fit_kappa.cache_views": 3, "epochs": 3, **QUICK}
-    training.fit_kappa(encoder, workdir, changes=changes)
+    posthoc.fit_kappa(encoder, workdir, changes=changes)
     return workdir
 
 
@@ -45,7 +45,7 @@ def test_two_drawn_views_are_never_the_same(views):
     vectors = np.tile(np.arange(7, dtype=np.float32)[None, :, None], (2 * count, 1, 1))
     positions = tf.range(count)
     seeds = tf.concat([example_seeds(0, 1, positions, view) for view in range(2)], axis=0)
-    drawn = cached_views.Draw(1, views, 2)(vectors, seeds).numpy()[:, 0].reshape(2, count)
+    drawn = cached.Draw(1, views, 2)(vectors, seeds).numpy()[:, 0].reshape(2, count)
     assert (drawn[0] != drawn[1]).all()
     for row in drawn:  # each as often
         found, times = np.unique(row, return_counts=True)
@@ -56,16 +56,16 @@ def test_two_drawn_views_are_never_the_same(views):
 
 def test_a_drawn_view_is_one_of_its_own_image(rng):
     vectors = rng.normal(size=(9, 4, 5)).astype(np.float32)
-    drawn = cached_views.Draw(2, 2, 1)(vectors, example_seeds(0, 0, tf.range(9), 0)).numpy()
+    drawn = cached.Draw(2, 2, 1)(vectors, example_seeds(0, 0, tf.range(9), 0)).numpy()
     for image, vector in zip(vectors, drawn, strict=True):
         assert any((vector == view).all() for view in image[2:])
 
 
 def test_cached_vectors_are_what_the_encoder_says_of_the_views(encoder):
-    config = config_of(encoder, {"fit_kappa.cache_views": 2, **QUICK})
+    config = fit_config(encoder, {"fit_kappa.cache_views": 2, **QUICK})
     method, source = build_method(config), training.load_source(config, "digits", "test")
-    vectors = cached_views.embed_views(method, source, 2, 1)
-    assert vectors.shape == (400, 3, method.packed)
+    vectors = cached.embed_views(method, source, 2, 1)
+    assert vectors.shape == (400, 3, method.cached_size)
     rows = np.array([0, 7, 399])
     augmentation = training.augmentation_from_config(config)
     views = augmentation(source.take(rows), example_seeds(config.seed, 0, rows, 1))
@@ -81,10 +81,10 @@ def test_cached_vectors_are_what_the_encoder_says_of_the_views(encoder):
 
 
 def test_the_loss_on_vectors_is_that_on_images(encoder, rng):
-    method = build_method(config_of(encoder, QUICK))
+    method = build_method(fit_config(encoder, QUICK))
     views = [tf.constant(rng.uniform(size=(6, 8, 8, 3)), tf.float32) for _ in range(3)]
     on_images = method.loss(views)
-    on_vectors = method.loss([method.pack(view) for view in views])
+    on_vectors = method.loss([method.to_cache(view) for view in views])
     for name, value in on_images.items():
         np.testing.assert_allclose(on_vectors[name], value, rtol=1e-4, atol=1e-6)
 
@@ -116,13 +116,13 @@ def test_a_stopped_fit_goes_on_bit_by_bit(encoder, cached, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(loop, "make_train_step", stopping)
         with pytest.raises(training.Interrupted, match="after step 6"):
-            training.fit_kappa(encoder, tmp_path, changes=changes)
-    training.fit_kappa(encoder, tmp_path, changes=changes)
+            posthoc.fit_kappa(encoder, tmp_path, changes=changes)
+    posthoc.fit_kappa(encoder, tmp_path, changes=changes)
     assert_equal_weights(weights(tmp_path), weights(cached), rtol=0, atol=0)
 
 
 def test_too_many_views_are_refused_before_anything_is_written(encoder, tmp_path):
     changes = {"fit_kappa.cache_views": 50, "data.memory_limit_gib": 0.01, **QUICK}
     with pytest.raises(UserError, match=r"100 cached views of 1,397 images need .* --cache_views"):
-        training.fit_kappa(encoder, tmp_path / "run", changes=changes)
+        posthoc.fit_kappa(encoder, tmp_path / "run", changes=changes)
     assert not (tmp_path / "run").exists()
