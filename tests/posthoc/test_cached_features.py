@@ -8,11 +8,10 @@ from helpers.fitting import fit_head
 from helpers.tiny import tiny_config
 
 from tfvmf import evaluation, posthoc, serving, training
-from tfvmf.posthoc import cached
-from tfvmf.posthoc.cached import load_features
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
-
+from tfvmf.posthoc import cached
+from tfvmf.posthoc.cached import load_features
 from tfvmf.posthoc.kappa import fit_config
 
 GIB = 2**30
@@ -46,7 +45,7 @@ def test_features_are_split_by_image(tmp_path):
     path = features_file(tmp_path / "mine.npz", images=30, views=3, wide=2)
     sources = load_features(path, memory_limit=GIB)
     train, test = sources["train"], sources["test"]
-    assert (train.views, train.wide, train.image_shape) == (3, 2, (5, 6))
+    assert (train.ordinary, train.wide, train.array.shape[1:]) == (3, 2, (5, 6))
     assert train.size + test.size == 30
     with np.load(path) as arrays:
         everything = np.concatenate([arrays["features"], arrays["wide"]], axis=1)

@@ -10,7 +10,7 @@ from tfvmf import evaluation, posthoc, training
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
 
-QUICK = {"epochs": 2, "monitor.every_epochs": 0.0}
+QUICK = {"epochs": 1, "monitor.every_epochs": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,8 @@ def test_only_kappa_changes(encoder, tmp_path, levels, views):
 
 
 def test_a_supervised_encoder_gets_a_kappa(tmp_path):
-    labeled = {"method": "supervised", "epochs": 1, "monitor.every_epochs": 0.0}
-    training.train(tiny_config(**labeled), tmp_path / "encoder")
-    changes = {"concentration.levels": "all", "concentration.view_kind": "wide", **QUICK}
+    make_run(tmp_path / "encoder", num_classes=10, method="supervised")
+    changes = {"concentration.levels": "all", "concentration.view_kind": "augment", **QUICK}
     posthoc.fit_kappa(tmp_path / "encoder", tmp_path / "fitted", changes=changes)
     _, before = outputs(tmp_path / "encoder")
     run, after = outputs(tmp_path / "fitted")

@@ -16,6 +16,7 @@ from tfvmf.methods.simsiam import SimSiam
 from tfvmf.methods.supervised import Supervised
 from tfvmf.methods.swav import SwAV
 
+
 def _fit_kappa(*arguments: Any, **options: Any) -> Method:
     return importlib.import_module("tfvmf.posthoc").FitKappa(*arguments, **options)
 

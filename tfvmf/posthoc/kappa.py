@@ -2,15 +2,16 @@
 
 import os
 import pathlib
+import re
 from typing import Any
 
 import ml_collections
 import numpy as np
 
-from tfvmf import files, inference
+from tfvmf import files
 from tfvmf.config import default_config, validate
 from tfvmf.errors import UserError
-from tfvmf.methods import METHODS, Method
+from tfvmf.methods import Method
 from tfvmf.methods.encoders import base_method
 from tfvmf.posthoc import cached
 from tfvmf.posthoc.method import FitKappa, copy_into_run
@@ -21,6 +22,10 @@ from tfvmf.training.strategies import is_chief
 
 _EPOCHS = 2
 _CACHED_EPOCHS = 8  # which need no forward passes of the encoder; docs/kappa.md
+# What Keras and TensorFlow put around the message of an operation.
+_NOISE = re.compile(
+    r"\x1b\[\d+m|Exception encountered when calling \S+ |Graph execution error: .*unavailable> "
+)
 _OF_MODELS = ("feature_layer", "input_range", "level_layers")  # settings of foreign models
 
 
@@ -80,10 +85,7 @@ def make_inputs(config: ml_collections.ConfigDict) -> Inputs:
     """What the head is trained on: images, views of them that are embedded once, or features."""
     if config.fit_kappa.kind == "features":
         return cached.feature_inputs(config)
-    if config.fit_kappa.cache_views:
-        inputs = cached.view_inputs(config)
-    else:
-        inputs = image_inputs(config)
+    inputs = cached.view_inputs(config) if config.fit_kappa.cache_views else image_inputs(config)
     if config.fit_kappa.kind == "run":
         return inputs
 
@@ -97,11 +99,11 @@ def make_inputs(config: ml_collections.ConfigDict) -> Inputs:
 def check_outputs(method: Method) -> None:
     """Refuses a model from elsewhere that fails on images, or has no finite outputs."""
     path, size = method.config.fit_kappa.model, method.config.data.image_size
-    noise = np.random.default_rng(0).integers(0, 256, (2, size, size, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).uniform(size=(2, size, size, 3)).astype(np.float32)
     try:
-        outputs = inference.Embedder(method.encoder)(noise)
+        outputs = method.encoder(noise, training=False)
     except Exception as error:  # whatever the operations of an unknown graph raise
-        reason = " ".join(str(error).split())[:200]
+        reason = _NOISE.sub("", " ".join(str(error).split()))[:200]
         raise UserError(
             f"{path} fails on images of {size}x{size} ({reason}): try another "
             "--config.data.image_size"
