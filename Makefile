@@ -28,9 +28,9 @@ $(VENV)/.installed: setup.py constraints.txt
 	@touch $@
 
 demo: setup
-	bin/train --workdir=$(DEMO)
-	bin/evaluate --workdir=$(DEMO)
-	bin/export --workdir=$(DEMO) --output_dir=$(DEMO)/export --calibrate_on=test
+	$(BIN)/tfvmf train --workdir=$(DEMO)
+	$(BIN)/tfvmf evaluate $(DEMO)
+	$(BIN)/tfvmf export $(DEMO) --output=$(DEMO)/export --calibrate_on=test
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"

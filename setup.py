@@ -16,9 +16,10 @@ setuptools.setup(
     description="Probabilistic contrastive learning with explicit concentration on the hypersphere",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    packages=setuptools.find_packages(include=["tfvmf", "tfvmf.*"]),
+    packages=setuptools.find_packages(include=["tfvmf", "tfvmf.*"]),  # with tfvmf/configs
     package_data={"tfvmf": ["py.typed"]},
-    python_requires=">=3.11,<3.13",
+    entry_points={"console_scripts": ["tfvmf = tfvmf.programs:main"]},
+    python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",
         "keras>=3.12,<4",

@@ -32,9 +32,9 @@ from benchmarks.side_by_side.interleaved import Effort, WorkerFailed
 from benchmarks.side_by_side.noise import MUCH, Noise
 from benchmarks.side_by_side.sections import SECTIONS
 from benchmarks.side_by_side.table import Row, markdown
-from tfvmf import cli
 from tfvmf.errors import UserError
 from tfvmf.files import write_json, write_text
+from tfvmf.programs import cli
 
 _SENSITIVE = ("train_step", "startup")  # to noise, although candidates take turns
 

@@ -1,6 +1,6 @@
 """The paper's main run: SimCLR+vMF on CIFAR-10, ResNet-50, d = 128, batch 512, 1000 epochs.
 
-    bin/train --config=configs/cifar10.py --strategy=mirrored --data_dir=DIR
+    tfvmf train --config=cifar10 --strategy=mirrored --data_dir=DIR
 
 Not run here: it wants GPUs. The paper reports a mean Spearman correlation of -0.883 over 18
 corruptions, and a k-NN accuracy around 0.86.

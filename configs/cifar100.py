@@ -1,13 +1,13 @@
 """The paper's run on CIFAR-100, whose kappa its OOD table uses: as configs/cifar10.py otherwise.
 
-    bin/train --config=configs/cifar100.py --strategy=mirrored --data_dir=DIR
+    tfvmf train --config=cifar100 --strategy=mirrored --data_dir=DIR
 
 Not run here: it wants GPUs.
 """
 
 import ml_collections
 
-from configs import cifar10
+from tfvmf.configs import cifar10
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -1,6 +1,6 @@
 """SimCLR+vMF on CIFAR-10 for two CPU cores: ResNet-18 of width 16, the paper's losses.
 
-    bin/train --config=configs/cifar10_cpu.py --data_dir=DIR
+    tfvmf train --config=cifar10_cpu --data_dir=DIR
 
 45 minutes on 2 CPU cores that do 320 image pairs a second, 65 on slower ones (215). Reached a k-NN
 accuracy of 0.577 on the 10,000 test images (k = 20; 0.559 at k = 200), and a mean Spearman

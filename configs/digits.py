@@ -1,6 +1,6 @@
-"""SimCLR+vMF on scikit-learn's handwritten digits: no download, the default of bin/train.
+"""SimCLR+vMF on scikit-learn's handwritten digits: no download, the default of `tfvmf train`.
 
-    bin/train
+    tfvmf train
 
 2 minutes on 2 CPU cores. Reaches a k-NN accuracy of 0.975 (k = 20) on the 400 test digits, and a
 mean Spearman correlation of -0.47 over the 18 corruptions (-0.63 on another processor, with an

@@ -1,6 +1,6 @@
 """SimCLR+vMF on MNIST as 32x32 RGB, whose kappa the paper's OOD table uses.
 
-    bin/train --config=configs/mnist.py --data_dir=DIR
+    tfvmf train --config=mnist --data_dir=DIR
 
 Not run here.
 """

@@ -31,7 +31,7 @@ __all__ = ["__version__", "load", *_SUBMODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":  # an exported model
+    if name == "load":  # a run directory, an export or a .keras file
         return importlib.import_module("tfvmf.serving").load
     if name in _SUBMODULES:
         return importlib.import_module(f"tfvmf.{name}")

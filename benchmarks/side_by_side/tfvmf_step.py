@@ -17,13 +17,13 @@ from benchmarks import augmentation
 from benchmarks.side_by_side.problem import Problem
 from tfvmf.config import default_config
 from tfvmf.methods import Method, build_method
+from tfvmf.methods.base import ViewKind
 from tfvmf.training.checkpoints import Checkpoints
 from tfvmf.training.inputs import augmentation_from_config, image_inputs, make_iterator, views_of
-from tfvmf.training.loop import Run
+from tfvmf.training.loop import Plan, Run
 from tfvmf.training.metrics import MetricsWriter
 from tfvmf.training.optimizers import make_optimizer
-from tfvmf.training.plan import Plan
-from tfvmf.training.step import TrainStep, Views, make_train_step
+from tfvmf.training.step import TrainStep, make_train_step
 from tfvmf.training.strategies import share_cores
 
 _ENDLESS = 1_000_000  # steps
@@ -58,7 +58,7 @@ def train_step(
     trained = _Trained(config)
     rng = np.random.default_rng(0)
     shape = (sizes.batch, sizes.image_size, sizes.image_size, 3)
-    views = views_of(trained.method, config, augmentation_from_config(config))
+    views = views_of(trained.method, augmentation_from_config(config))
     if not augmented:
         views = [(_Ready(rng.random(shape, np.float32)), 1) for _ in range(2)]
     batch = {
@@ -86,9 +86,9 @@ def loop(**problem: Any) -> Callable[[int], None]:
     config.monitor.every_epochs = 0.0
     trained, inputs = _Trained(config), image_inputs(config)
     strategy = tf.distribute.get_strategy()
-    batches = make_iterator(strategy, inputs.source, config, total_steps=_ENDLESS)(0)
+    batches = make_iterator(strategy, inputs, config, total_steps=_ENDLESS)(0)
     workdir = pathlib.Path(tempfile.mkdtemp())
-    plan = Plan.of(config, inputs.source.size // config.batch_size)
+    plan = Plan.of(config, inputs.size // config.batch_size)
     run = Run(
         plan=dataclasses.replace(plan, save_every=0),
         method=trained.method,
@@ -98,7 +98,7 @@ def loop(**problem: Any) -> Callable[[int], None]:
         checkpoints=Checkpoints(workdir, trained.method, trained.optimizer, keep=1),
         batch_size=config.batch_size,
         writer=MetricsWriter(workdir, step=0),
-        snapshot=lambda number: None,
+        save_member=lambda number: None,
         stopping=lambda signum, step: signum,
     )
 
@@ -150,7 +150,7 @@ class _Trained:
             total_steps=_ENDLESS,
         )
 
-    def step(self, views: Views) -> TrainStep:
+    def step(self, views: list[ViewKind]) -> TrainStep:
         """The graph of a step."""
         return make_train_step(
             tf.distribute.get_strategy(),

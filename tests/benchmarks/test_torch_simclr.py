@@ -14,7 +14,6 @@ from benchmarks.side_by_side import flops
 from benchmarks.side_by_side.problem import Problem
 from tfvmf import losses, models
 from tfvmf.config import default_config
-from tfvmf.methods.base import concentration_terms
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROBLEMS = (
@@ -81,9 +80,7 @@ def encoder_of(problem):
 def test_the_losses_are_equal(theirs, embeddings):
     mu, kappa, config = embeddings["mu"], embeddings["kappa"], default_config()
     cosine = losses.cosine(mu[0], mu[1])
-    terms = concentration_terms(
-        [cosine, cosine], [*tf.constant(kappa)], config.concentration, dimension=16
-    )
+    terms = losses.concentration_terms([cosine, cosine], [*tf.constant(kappa)])
     contrastive = losses.nt_xent(mu[0], mu[1], temperature=config.simclr.temperature)
     ours = contrastive + tf.add_n(list(terms.values()))
     assert theirs["loss"] == pytest.approx(float(ours), abs=1e-5)

@@ -12,7 +12,9 @@ def source():
 
 def collect(source, **changes):
     arguments = {"batch_size": 100, "seed": 3, "stop_step": 30, **changes}
-    batches = list(pipeline.training_batches(source, **arguments).as_numpy_iterator())
+    read = pipeline.image_reader(source)
+    dataset = pipeline.training_batches(read, size=source.size, **arguments)
+    batches = list(dataset.as_numpy_iterator())
     return np.stack([b["image"] for b in batches]), np.stack([b["label"] for b in batches])
 
 
@@ -23,7 +25,7 @@ def keys(images):
 def test_an_epoch_shows_every_image_at_most_once_and_the_next_another_order(source):
     images, labels = collect(source)
     assert images.shape == (30, 100, 8, 8, 3)
-    steps = pipeline.steps_per_epoch(source, 100)
+    steps = pipeline.steps_per_epoch(source.size, 100, name=source.name)
     assert steps == 13
     known = dict(zip(keys(source.images()[None]), source.labels, strict=True))
     unique = len(set(keys(source.images()[None])))
@@ -68,7 +70,7 @@ def test_without_labels_the_label_is_minus_one(source, monkeypatch):
 
 def test_a_batch_larger_than_the_data_is_refused(source):
     with pytest.raises(UserError, match="at most 1397"):
-        collect(source, batch_size=2000)
+        pipeline.steps_per_epoch(source.size, 2000, name=source.name)
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(source):

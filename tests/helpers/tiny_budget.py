@@ -1,7 +1,7 @@
-"""The smallest budget that reproduces anything: four steps a run, twenty images."""
+"""The smallest budget that reproduces anything: four steps per run, twenty images."""
 
-from tfvmf.reproduction.budgets import DIGITS, Budget
-from tfvmf.reproduction.workspace import Workspace
+from tfvmf.reproduction.experiments import DIGITS, Budget
+from tfvmf.reproduction.plan import Workspace
 
 TINY = Budget(
     name="tiny",
@@ -19,15 +19,15 @@ TINY = Budget(
         "checkpoint.keep": 5,
         "log_every_steps": 1,
     },
-    images=20,
-    members=2,
-    passes=2,
+    max_images=20,
+    num_members=2,
+    num_passes=2,
     sets=DIGITS.sets,
     seconds_to_start=10.0,
     seconds_per_step=1.0,
     seconds_to_measure=1.0,
     images_per_second=1000.0,
-    timing="of the test",
+    timing="times of the test",
 )
 
 

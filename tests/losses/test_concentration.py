@@ -1,5 +1,4 @@
 import keras
-import ml_collections
 import numpy as np
 import pytest
 import scipy.optimize
@@ -7,11 +6,6 @@ import scipy.special
 import tensorflow as tf
 
 from tfvmf import losses, models, vmf
-from tfvmf.methods.base import concentration_terms
-
-WEIGHTS = ml_collections.ConfigDict(
-    {"align_weight": 0.05, "penalty_weight": 0.005, "regularizer": "l2"}
-)
 
 
 def unit(rng, rows, dimension):
@@ -28,9 +22,7 @@ def pair(rng):
 
 def paper_alignment(mu_1, mu_2, kappa_1, kappa_2):
     cosine = losses.cosine(mu_1, mu_2)
-    return concentration_terms([cosine, cosine], [kappa_1, kappa_2], WEIGHTS, dimension=8)[
-        "alignment"
-    ]
+    return losses.concentration_terms([cosine, cosine], [kappa_1, kappa_2])["alignment"]
 
 
 def test_alignment_is_the_papers_code_where_that_does_not_overflow(pair):
@@ -38,13 +30,13 @@ def test_alignment_is_the_papers_code_where_that_does_not_overflow(pair):
     cosine = (mu_1 * mu_2).sum(axis=1)
     printed = 0.05 * -np.log(np.exp(kappa_1 * cosine + kappa_2 * cosine) + 1e-6).mean()
     assert float(paper_alignment(*pair)) == pytest.approx(printed, abs=1e-5)
-    linear = losses.alignment(pair[0], pair[1], pair[2] + pair[3])
+    linear = losses.alignment([losses.cosine(pair[0], pair[1])], [pair[2] + pair[3]])
     assert float(0.05 * linear) == pytest.approx(printed, abs=1e-5)
 
 
 def test_alignment_does_not_overflow():
     mu = tf.constant([[1.0, 0.0]])
-    assert float(losses.alignment(mu, mu, tf.constant([1e6]))) == -1e6
+    assert float(losses.alignment([losses.cosine(mu, mu)], [tf.constant([1e6])])) == -1e6
 
 
 def test_gradient_with_respect_to_the_direction(pair):
@@ -90,13 +82,11 @@ def test_the_exact_penalty_is_zero_at_zero_and_has_slope_a_d():
 
 @pytest.mark.parametrize("agreement", [0.2, 0.6, 0.9])
 def test_with_the_exact_penalty_the_optimum_is_the_likeliest_kappa(agreement):
-    config = WEIGHTS.copy_and_resolve_references()
-    config.regularizer = "vmf"
     cosine = tf.constant([agreement - 0.05, agreement + 0.05], tf.float64)
 
     def loss(kappa):
         kappas = [tf.fill([2], tf.constant(kappa, tf.float64))]
-        terms = concentration_terms([cosine], kappas, config, dimension=64)
+        terms = losses.concentration_terms([cosine], kappas, regularizer="vmf", dimension=64)
         return float(terms["alignment"] + terms["penalty"])
 
     found = scipy.optimize.minimize_scalar(loss, bounds=(0, 2000), method="bounded").x
@@ -117,7 +107,7 @@ def test_a_head_on_frozen_directions_learns_five_times_the_expected_cosine(rng):
     def step(inputs, cosine):
         with tf.GradientTape() as tape:
             kappa = head(inputs, training=True)
-            terms = concentration_terms([cosine], [kappa], WEIGHTS, dimension=8)
+            terms = losses.concentration_terms([cosine], [kappa])
             loss = tf.add_n(list(terms.values()))
         variables = head.trainable_variables
         optimizer.apply(tape.gradient(loss, variables), variables)
@@ -128,3 +118,9 @@ def test_a_head_on_frozen_directions_learns_five_times_the_expected_cosine(rng):
         step(features[kinds], tf.constant(agreement[kinds] + noise, tf.float32))
     kappa = head(np.repeat(features, 32, axis=0), training=True)[::32]
     np.testing.assert_allclose(kappa, 5.0 * agreement, atol=0.15)
+
+
+@pytest.mark.parametrize("options", [{"regularizer": "l1"}, {"regularizer": "vmf"}])
+def test_an_unknown_regularizer_or_a_missing_dimension_is_refused(pair, options):
+    with pytest.raises(ValueError, match="regularizer"):
+        losses.concentration_terms([losses.cosine(*pair[:2])], [pair[2]], **options)

@@ -62,7 +62,12 @@ def test_in_parts_of_any_size_it_and_its_gradient_are_the_same(rng, most, known)
     @tf.function(input_signature=[spec, spec])
     def loss_and_gradient(z1, z2):
         loss = losses.nt_xent(
-            z1[2:6], z2[2:6], candidates_1=z1, candidates_2=z2, first_row=2, most=most
+            z1[2:6],
+            z2[2:6],
+            candidates_1=z1,
+            candidates_2=z2,
+            first_row=2,
+            max_matrix_elements=most,
         )
         return loss, *tf.gradients(loss, [z1, z2])
 

@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -5,11 +6,11 @@ import tensorflow as tf
 from tfvmf import losses
 from tfvmf.config import default_config
 from tfvmf.errors import UserError
-from tfvmf.methods import METHODS, Moment, build_method
+from tfvmf.methods import METHODS, StepContext, build_method
 
 
 def tiny(method):
-    tf.keras.utils.set_random_seed(0)  # some weights leave an image with dead units only
+    keras.utils.set_random_seed(0)  # some weights leave an image with dead units only
     config = default_config()
     config.method = method
     config.model.backbone = "resnet10"
@@ -41,7 +42,7 @@ def test_every_method_adds_its_terms_and_reaches_every_weight(name, views):
 def test_simclr_vmf_is_the_papers_total(views):
     method = build_method(tiny("simclr_vmf"))
     terms = method.loss(views)
-    first, second = method.encode(views, Moment())
+    first, second = method.encode(views, StepContext())
     mu = [first["mean_direction"], second["mean_direction"]]
     kappa = [first["concentration"].numpy(), second["concentration"].numpy()]
     cosine = (mu[0].numpy() * mu[1].numpy()).sum(axis=1)
@@ -55,7 +56,7 @@ def test_simclr_vmf_is_the_papers_total(views):
 
 
 def test_the_direction_loss_of_simclr_is_that_of_simclr_vmf(views):
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     plain = build_method(tiny("simclr"))
     vmf = build_method(tiny("simclr_vmf"))
     for name in ("resnet10", "direction_head"):
@@ -73,7 +74,7 @@ def test_each_view_has_a_pass_and_statistics_of_its_own(views):
         alike.encoder.set_weights(method.encoder.get_weights())
         batches = [tf.concat(views, axis=0)] if one_pass else views
         expected = [alike.encoder(batch, training=True)["features"] for batch in batches]
-        seen = [outputs["features"] for outputs in method.encode(views, Moment())]
+        seen = [outputs["features"] for outputs in method.encode(views, StepContext())]
         np.testing.assert_allclose(np.concatenate(seen), np.concatenate(expected), rtol=1e-5)
         moving = [v.numpy() for v in method.encoder.non_trainable_variables]
         others = [v.numpy() for v in alike.encoder.non_trainable_variables]
@@ -84,7 +85,7 @@ def test_each_view_has_a_pass_and_statistics_of_its_own(views):
 def test_supervised_is_cross_entropy(views):
     method = build_method(tiny("supervised"), num_classes=4)
     labels = np.array([0, 1, 2, 3, 0, 1])
-    (outputs,) = method.encode(views[:1], Moment())
+    (outputs,) = method.encode(views[:1], StepContext())
     logits = method.models["classifier"](outputs["features"]).numpy().astype(np.float64)
     probability = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     expected = -np.log(probability[np.arange(6), labels]).mean()

@@ -4,7 +4,7 @@ import tensorflow as tf
 from helpers.tiny import tiny_config
 
 from tfvmf import losses
-from tfvmf.methods import Moment, build_method
+from tfvmf.methods import StepContext, build_method
 
 
 @pytest.fixture
@@ -25,7 +25,8 @@ def test_each_view_predicts_the_codes_of_the_other(views):
     method = swav()
     terms = method.loss(views)
     scores = [
-        view["mean_direction"] @ method.prototypes.kernel for view in method.encode(views, Moment())
+        view["mean_direction"] @ method.prototypes.kernel
+        for view in method.encode(views, StepContext())
     ]
     epsilon = method.config.swav.sinkhorn_epsilon
     codes = [losses.sinkhorn(score, epsilon=epsilon) for score in scores]
@@ -37,7 +38,7 @@ def test_local_views_predict_the_codes_of_both(views, rng):
     method = swav(**{"swav.num_local_views": 1})
     local = tf.constant(rng.uniform(size=(6, 8, 8, 3)), tf.float32)
     terms = method.loss([*views, local])
-    outputs = method.encode(views, Moment()) + method.encode([local], Moment())
+    outputs = method.encode(views, StepContext()) + method.encode([local], StepContext())
     scores = [view["mean_direction"] @ method.prototypes.kernel for view in outputs]
     epsilon = method.config.swav.sinkhorn_epsilon
     codes = [losses.sinkhorn(score, epsilon=epsilon) for score in scores[:2]]
@@ -52,12 +53,12 @@ def test_prototypes_are_frozen_in_the_first_epoch_and_have_unit_length(views):
     gradients = []
     for epoch in (0.9, 1.0):
         with tf.GradientTape() as tape:
-            loss = method.loss(views, moment=Moment(epoch=tf.constant(epoch)))["loss"]
+            loss = method.loss(views, context=StepContext(epoch=tf.constant(epoch)))["loss"]
         gradients.append(np.abs(tape.gradient(loss, method.prototypes.kernel)).max())
     assert gradients[0] == 0.0
     assert gradients[1] > 0.0
     method.prototypes.kernel.assign(3.0 * method.prototypes.kernel)
-    method.after_step(Moment())
+    method.after_step(StepContext())
     np.testing.assert_allclose(np.linalg.norm(method.prototypes.kernel, axis=0), 1.0, rtol=1e-5)
 
 
@@ -68,26 +69,30 @@ def test_the_queue_keeps_the_newest_and_joins_once_full(views):
         own, other = method.models[name].weights, plain.models[name].weights
         for variable, value in zip(own, other, strict=False):
             variable.assign(value)
-    after = Moment(epoch=1.0)
+    after = StepContext(epoch=1.0)
 
     def directions():
-        return [view["mean_direction"].numpy() for view in plain.encode(views, Moment())]
+        return [view["mean_direction"].numpy() for view in plain.encode(views, StepContext())]
 
-    without = float(plain.loss(views, moment=after)["prediction"])
-    assert float(method.loss(views, moment=after)["prediction"]) == pytest.approx(without, rel=1e-5)
+    without = float(plain.loss(views, context=after)["prediction"])
+    assert float(method.loss(views, context=after)["prediction"]) == pytest.approx(
+        without, rel=1e-5
+    )
     assert not method.prototypes.is_full(0)
-    assert float(method.loss(views, moment=after)["prediction"]) == pytest.approx(without, rel=1e-5)
+    assert float(method.loss(views, context=after)["prediction"]) == pytest.approx(
+        without, rel=1e-5
+    )
     assert method.prototypes.is_full(0)
     pushed = directions()
     for view in range(2):
         queue = method.prototypes.queue[view].numpy()
         np.testing.assert_allclose(queue, np.concatenate([pushed[view]] * 2), atol=1e-5)
     # Full, but not started yet; then with the past of each view in its assignment.
-    early = float(method.loss(views, moment=Moment(epoch=0.4))["prediction"])
+    early = float(method.loss(views, context=StepContext(epoch=0.4))["prediction"])
     assert early == pytest.approx(without, rel=1e-5)
     kernel, epsilon = plain.prototypes.kernel, plain.config.swav.sinkhorn_epsilon
     scores = [mu @ kernel for mu in pushed]
     codes = [losses.sinkhorn(tf.concat([s] * 3, axis=0), epsilon=epsilon)[:6] for s in scores]
     expected = (prediction(codes[0], scores[1]) + prediction(codes[1], scores[0])) / 2
-    joined = float(method.loss(views, moment=after)["prediction"])
+    joined = float(method.loss(views, context=after)["prediction"])
     assert joined == pytest.approx(expected, rel=1e-4)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from helpers.tiny import tiny_config
 
-from tfvmf.methods import Moment, build_method
+from tfvmf.methods import StepContext, build_method
 
 WIDE = {"model.hidden": 64, "model.width": 8}  # no image of these has only dead units
 
@@ -116,7 +116,7 @@ def test_the_target_starts_as_the_encoder_and_follows_it():
     head.kernel.assign(head.kernel + 1.0)
     slow = target.get_layer("direction_head").get_layer("output")
     start, online = slow.kernel.numpy(), head.kernel.numpy()
-    method.after_step(Moment(epoch=5.0))
+    method.after_step(StepContext(epoch=5.0))
     keep = 1 - 0.1 * (np.cos(np.pi * 0.5) + 1) / 2  # half of the way
     np.testing.assert_allclose(
         slow.kernel, keep * start + (1 - keep) * online, rtol=1e-5, atol=1e-7
@@ -124,6 +124,6 @@ def test_the_target_starts_as_the_encoder_and_follows_it():
     assert float(method.momentum(0.0)) == pytest.approx(0.9)
     assert float(method.momentum(10.0)) == pytest.approx(1.0)
     # In a graph, as the train step does it.
-    tf.function(method.after_step)(Moment(epoch=tf.constant(0.0)))
+    tf.function(method.after_step)(StepContext(epoch=tf.constant(0.0)))
     again = keep * start + (1 - keep) * online
     np.testing.assert_allclose(slow.kernel, 0.9 * again + 0.1 * online, rtol=1e-5, atol=1e-7)

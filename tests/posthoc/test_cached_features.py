@@ -43,10 +43,9 @@ def head(tmp_path_factory):
 
 def test_features_are_split_by_image(tmp_path):
     path = features_file(tmp_path / "mine.npz", images=30, views=3, wide=2)
-    sources = load_features(path, memory_limit=GIB)
-    train, test = sources["train"], sources["test"]
+    train, test = load_features(path, memory_limit=GIB)
     assert (train.ordinary, train.wide, train.array.shape[1:]) == (3, 2, (5, 6))
-    assert train.size + test.size == 30
+    assert len(train.array) + len(test.array) == 30
     with np.load(path) as arrays:
         everything = np.concatenate([arrays["features"], arrays["wide"]], axis=1)
     joined = np.concatenate([train.array, test.array])
@@ -67,10 +66,10 @@ def test_kappa_of_features_becomes_five_times_the_cosine(tmp_path, rng):
 
 def test_the_monitor_measures_the_error_of_held_out_images(head):
     _, method, _ = training.load_method(head)
-    source = load_features(method.config.fit_kappa.model, memory_limit=GIB)["test"]
-    values = cached.FeatureMonitor(method, source)()
+    _, held_out = load_features(method.config.fit_kappa.model, memory_limit=GIB)
+    values = cached.FeatureMonitor(method, held_out)()
     errors = []
-    for vectors in source.array[:, :4].astype(np.float64):
+    for vectors in held_out.array[:, :4].astype(np.float64):
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         kappa = method.encoder(vectors.astype(np.float32))["concentration"].numpy()
         for view in range(4):
@@ -100,7 +99,7 @@ def test_a_head_is_exported_and_not_evaluated(head, tmp_path):
 
 
 def test_wide_features_are_used_where_they_are(head, tmp_path):
-    assert training.load_method(head)[1].num_wide_views == 1
+    assert training.load_method(head)[0].concentration.view_kind == "wide"
     path = features_file(tmp_path / "mine.npz")
     assert fit_config(path, {}, tiny_config()).concentration.view_kind == "augment"
     with pytest.raises(UserError, match="'wide'"):

@@ -67,17 +67,17 @@ def test_a_drawn_view_is_one_of_its_own_image(rng):
 def test_cached_vectors_are_what_the_encoder_says_of_the_views(encoder):
     config = fit_config(encoder, {"fit_kappa.cache_views": 2, **QUICK})
     method, source = build_method(config), training.load_source(config, "digits", "test")
-    vectors = cached.embed_views(method, source, 2, 1)
+    vectors = cached.embed_views(method, source, 2, 1).array
     assert vectors.shape == (400, 3, method.cached_size)
     rows = np.array([0, 7, 399])
     augmentation = training.augmentation_from_config(config)
     views = augmentation(source.take(rows), example_seeds(config.seed, 0, rows, 1))
     expected = method.encoder(views, training=False)
-    parts = method.frozen_parts(tf.constant(vectors[rows, 1]))
+    parts = method.frozen_outputs(tf.constant(vectors[rows, 1]))
     np.testing.assert_allclose(
         parts["mean_direction"], expected["mean_direction"], rtol=1e-3, atol=1e-4
     )
-    kappa = method.encoder.get_layer("concentration_head")(parts["seen"], training=False)
+    kappa = method.encoder.get_layer("concentration_head")(parts["head_inputs"], training=False)
     np.testing.assert_allclose(kappa, expected["concentration"], rtol=1e-3)
     # Wide views are other views: damaged.
     assert np.abs(vectors[:, 2] - vectors[:, 1]).max() > 0.1
@@ -169,6 +169,6 @@ def test_two_logical_devices_fit_what_one_does(keras_file, tmp_path):
 
 def test_too_many_views_are_refused_before_anything_is_written(encoder, tmp_path):
     changes = {"fit_kappa.cache_views": 50, "data.memory_limit_gib": 0.01, **QUICK}
-    with pytest.raises(UserError, match=r"100 cached views of 1,397 images need .* cache_views"):
+    with pytest.raises(UserError, match=r"1,397 images with 100 cached views need .* cache_views"):
         posthoc.fit_kappa(encoder, tmp_path / "run", changes=changes)
     assert not (tmp_path / "run").exists()

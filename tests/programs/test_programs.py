@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,9 +18,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 PROGRAMS = {
     "train": "--workdir",
     "evaluate": "--workdir",
-    "export": "--output_dir",
+    "export": "--output",
     "embed": "--model",
-    "fit_kappa": "--encoder",
+    "fit_kappa": "--model",
 }
 TINY = [
     "--config.batch_size=349",
@@ -41,9 +40,7 @@ def run(program, *flags, cwd=ROOT):
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_help_answers_at_once_without_tensorflow(program):
-    start = time.monotonic()
     result = run(program, "--help")
-    assert time.monotonic() - start < 2.0
     assert result.returncode == 0
     assert PROGRAMS[program] in result.stdout
     imported = subprocess.run(
@@ -56,17 +53,6 @@ def test_help_answers_at_once_without_tensorflow(program):
     assert "tensorflow" not in imported.stderr
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_without_venv_they_say_what_to_run(program, tmp_path):
-    shutil.copytree(ROOT / "bin", tmp_path / "bin")
-    result = subprocess.run(
-        [tmp_path / "bin" / program], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 2
-    assert "run `make setup`" in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("program", "flags", "message"),
     [
@@ -77,7 +63,7 @@ def test_without_venv_they_say_what_to_run(program, tmp_path):
         ("train", ["--config.optimizer.learning_rate=fast"], "learning_rate"),
         ("train", ["--nosuchflag"], "nosuchflag"),
         ("train", ["--logical_devices=-1"], "logical_devices"),
-        ("train", ["digits"], "digits"),
+        ("train", ["digits", "cifar10"], "cifar10"),
         ("train", ["--method=simclr2"], "simclr_vmf"),
         ("train", ["--ensemble=1"], "ensemble"),
         ("train", ["--ensemble=2", "--ensemble_kind=bag"], "snapshot"),
@@ -90,29 +76,29 @@ def test_without_venv_they_say_what_to_run(program, tmp_path):
         ("train", ["--config.data.source=folder:/no/such/folder"], "/no/such/folder"),
         ("evaluate", ["--workdir=/no/such/run"], "/no/such/run"),
         ("evaluate", ["--suite=imagenetc"], "cifar10c"),
-        ("evaluate", ["--images=-1"], "images"),
-        ("evaluate", ["--score=dropout", "--passes=0"], "passes"),
-        ("export", [], "--output_dir"),
-        ("export", ["--output_dir=models", "--workdir=/no/such/run"], "/no/such/run"),
-        ("export", ["--output_dir=models", "--reject_below=0.1"], "--calibrate_on"),
-        ("export", ["--output_dir=models", "--reject_below=much"], "reject_below"),
+        ("evaluate", ["--max_images=-1"], "max_images"),
+        ("evaluate", ["--score=dropout", "--num_passes=0"], "num_passes"),
+        ("export", [], "--output"),
+        ("export", ["--output=models", "--model=/no/such/run"], "/no/such/run"),
+        ("export", ["--output=models", "--reject_below=0.1"], "--calibrate_on"),
+        ("export", ["--output=models", "--reject_below=much"], "reject_below"),
         (
             "export",
-            ["--output_dir=models", "--calibrate_on=test", "--reject_below=5"],
+            ["--output=models", "--calibrate_on=test", "--reject_below=5"],
             "--reject_below=5",
         ),
-        ("fit_kappa", [], "--encoder"),
-        ("fit_kappa", ["--encoder=/no/such.keras"], "/no/such.keras"),
-        ("fit_kappa", ["--encoder=/no/such.npz", "--views=broad"], "views"),
-        ("fit_kappa", ["--encoder=.", "--cache_views=-1"], "cache_views"),
-        ("fit_kappa", ["--encoder=.", "--config.data.sauce=x"], "--config.data.source"),
-        ("embed", ["--images=.", "--output=out.npz"], "--model"),
-        ("embed", ["--model=.", "--output=out.npz"], "--images"),
-        ("embed", ["--model=.", "--images=."], "--output"),
-        ("embed", ["--model=.", "--images=/no/such", "--output=out.npz"], "/no/such"),
-        ("embed", ["--model=.", "--images=.", "--output=out.txt"], "out.txt"),
-        ("embed", ["--model=m", "--images=.", "--output=o.npz", "--sort=size"], "kappa"),
-        ("embed", ["--model=m", "--images=.", "--output=o.npz", "--batch_size=0"], "batch_size"),
+        ("fit_kappa", [], "--model"),
+        ("fit_kappa", ["--model=/no/such.keras"], "/no/such.keras"),
+        ("fit_kappa", ["--model=/no/such.npz", "--view_kind=broad"], "view_kind"),
+        ("fit_kappa", ["--model=.", "--cache_views=-1"], "cache_views"),
+        ("fit_kappa", ["--model=.", "--config.data.sauce=x"], "--config.data.source"),
+        ("embed", ["--data=.", "--output=out.npz"], "--model"),
+        ("embed", ["--model=.", "--output=out.npz"], "--data"),
+        ("embed", ["--model=.", "--data=."], "--output"),
+        ("embed", ["--model=.", "--data=/no/such", "--output=out.npz"], "/no/such"),
+        ("embed", ["--model=.", "--data=.", "--output=out.txt"], "out.txt"),
+        ("embed", ["--model=m", "--data=.", "--output=o.npz", "--sort=size"], "kappa"),
+        ("embed", ["--model=m", "--data=.", "--output=o.npz", "--batch_size=0"], "batch_size"),
     ],
 )
 def test_mistakes_give_one_line_and_exit_code_2(program, flags, message, tmp_path):
@@ -148,7 +134,7 @@ def test_train_then_evaluate_as_typed(tmp_path):
     assert "port.cc" not in result.stderr  # TensorFlow's own chatter
     workdir = tmp_path / "runs" / "digits-simclr_vmf"
     assert (workdir / "metrics.jsonl").exists()
-    result = run("evaluate", "--images=20", cwd=tmp_path)
+    result = run("evaluate", "--max_images=20", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "mean_spearman" in result.stdout
     assert (workdir / "eval" / "cifar10c" / "table.md").exists()
@@ -158,12 +144,12 @@ def test_train_then_evaluate_as_typed(tmp_path):
 def test_fit_kappa_to_a_keras_file_as_typed(tmp_path):
     foreign_cnn().save(tmp_path / "cnn.keras")
     small = [*TINY, "--config.monitor.query_images=50", "--config.monitor.bank_images=50"]
-    flags = ["--encoder=cnn.keras", "--input_range=0..255", *small]
+    flags = ["--model=cnn.keras", "--input_range=0..255", *small]
     for mistake, message in (
         ([], "--features=NAME"),
-        (["--features=boxes"], "has no such output or layer"),
-        (["--features=avg", "--level_layers=stem,steam"], "--level_layers=steam"),
-        (["--features=avg", "--levels=all"], "--level_layers=a,b,c"),
+        (["--feature_layer=boxes"], "has no such output or layer"),
+        (["--feature_layer=avg", "--level_layers=stem,steam"], "--level_layers=steam"),
+        (["--feature_layer=avg", "--levels=all"], "--level_layers=a,b,c"),
     ):
         result = run("fit_kappa", *flags, *mistake, cwd=tmp_path)
         assert result.returncode == 2, result.stderr
@@ -171,15 +157,15 @@ def test_fit_kappa_to_a_keras_file_as_typed(tmp_path):
         assert result.stderr.count("\n") == 1, result.stderr
         assert not (tmp_path / "runs").exists()
     result = run(
-        "fit_kappa", *flags, "--features=avg", "--cache_views=2", "--epochs=2", cwd=tmp_path
+        "fit_kappa", *flags, "--feature_layer=avg", "--cache_views=2", "--epochs=2", cwd=tmp_path
     )
     assert result.returncode == 0, result.stderr
-    assert "next: bin/evaluate --workdir=runs/cnn-kappa" in result.stdout
+    assert "next: tfvmf evaluate runs/cnn-kappa" in result.stdout
     (tmp_path / "cnn.keras").unlink()
-    evaluated = ["--workdir=runs/cnn-kappa", "--suite=probe", "--images=20"]
+    evaluated = ["--workdir=runs/cnn-kappa", "--suite=probe", "--max_images=20"]
     for program, given in (
         ("evaluate", evaluated),
-        ("export", ["--workdir=runs/cnn-kappa", "--output_dir=models"]),
+        ("export", ["--model=runs/cnn-kappa", "--output=models"]),
     ):
         result = run(program, *given, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
@@ -189,21 +175,21 @@ def test_fit_kappa_to_a_keras_file_as_typed(tmp_path):
 @pytest.mark.slow
 def test_fit_kappa_to_features_as_typed(tmp_path, rng):
     np.savez(tmp_path / "mine.npz", features=rng.normal(size=(60, 3, 5)).astype(np.float32))
-    flags = ["--encoder=mine.npz", "--config.batch_size=20", "--epochs=1"]
+    flags = ["--model=mine.npz", "--config.batch_size=20", "--epochs=1"]
     result = run("fit_kappa", *flags, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "bin/export --workdir=runs/mine-kappa" in result.stdout
+    assert "tfvmf export runs/mine-kappa" in result.stdout
     result = run("evaluate", "--workdir=runs/mine-kappa", cwd=tmp_path)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert "no images to measure" in result.stderr
-    result = run("export", "--workdir=runs/mine-kappa", "--output_dir=models", cwd=tmp_path)
+    result = run("export", "--model=runs/mine-kappa", "--output=models", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.slow
 def test_export_then_embed_as_typed(tmp_path):
     make_run(tmp_path / "run")
-    flags = ["--workdir=run", "--output_dir=models", "--calibrate_on=test", "--reject_below=0.1"]
+    flags = ["--model=run", "--output=models", "--calibrate_on=test", "--reject_below=0.1"]
     result = run("export", *flags, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("exported: models/1\n")
@@ -212,7 +198,7 @@ def test_export_then_embed_as_typed(tmp_path):
     (tmp_path / "pictures").mkdir()
     for level in range(0, 250, 50):
         Image.new("RGB", (20, 30), (level, 9, 9)).save(tmp_path / "pictures" / f"{level}.jpg")
-    flags = ["--model=models", "--images=pictures", "--output=out.npz", "--sort=kappa"]
+    flags = ["--model=models", "--data=pictures", "--output=out.npz", "--sort=kappa"]
     result = run("embed", *flags, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "images 5, kappa" in result.stdout

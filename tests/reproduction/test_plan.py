@@ -6,12 +6,10 @@ from helpers.tiny_budget import TINY, tiny_workspace
 
 from tfvmf.errors import UserError
 from tfvmf.evaluation import paper
-from tfvmf.reproduction import estimates, execute, runs
-from tfvmf.reproduction.budgets import BUDGETS
-from tfvmf.reproduction.experiments import EXPERIMENTS
+from tfvmf.reproduction import execute
+from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS, dimension_runs, network_runs
 from tfvmf.reproduction.measure import MEASURES
-from tfvmf.reproduction.plan import duration, make_plan
-from tfvmf.reproduction.workspace import Workspace
+from tfvmf.reproduction.plan import Estimator, Workspace, duration, make_plan
 from tfvmf.training import run_directory
 
 # Runs to train, members of an ensemble counted, and measurements.
@@ -38,8 +36,8 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(name, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "budget tiny" in printed
     assert printed.count("4 steps: to be trained") == SIZES[name][0]
-    assert printed.count("20 images: to be made") == SIZES[name][1]
-    assert f"In all {duration(plan.seconds)}." in printed
+    assert printed.count("20 images: to be measured") == SIZES[name][1]
+    assert f"Total: {duration(plan.seconds)}." in printed
     assert not list(tmp_path.iterdir())
 
 
@@ -57,7 +55,7 @@ def test_every_budget_plans_every_experiment(budget, tmp_path):
         for run in plan.trainings:
             kept = run.config.checkpoint.keep
             assert len(run.checkpoint_steps()) < kept  # with room for interruptions
-    assert min(budget.members, budget.passes) > 1
+    assert min(budget.num_members, budget.num_passes) > 1
 
 
 def test_the_digits_take_minutes(tmp_path):
@@ -80,8 +78,8 @@ def test_experiments_share_runs(tmp_path):
     configs = {name: workspace.config(name) for name in workspace.runs}
     assert configs["simclr_vmf"].model.backbone == "resnet50"
     assert configs["supervised-mnist"].model.backbone == "resnet18"
-    assert set(runs.dimension_runs(workspace.budget)) == set(paper.TABLE_4)
-    assert set(runs.network_runs(workspace.budget)) == set(paper.TABLE_NETWORKS)
+    assert set(dimension_runs(workspace.budget)) == set(paper.TABLE_4)
+    assert set(network_runs(workspace.budget)) == set(paper.TABLE_NETWORKS)
 
 
 def test_seconds_follow_what_was_measured(tmp_path):
@@ -89,24 +87,24 @@ def test_seconds_follow_what_was_measured(tmp_path):
     before = {run.label: run for run in make_plan(experiment, workspace).trainings}
     assert before["simclr_vmf"].seconds == pytest.approx(10 + 4)
     assert before["byol_vmf"].seconds == pytest.approx(10 + 4 * 1.3)
-    assert before["byol_vmf"].pace == "of the test"
-    # BYOL took 2.6 s a step: twice what was expected.
+    assert before["byol_vmf"].pace == "estimated from times of the test"
+    # BYOL took 2.6 s per step: twice what was expected.
     place = workspace.run_directory("byol_vmf")
     run_directory.claim(place, workspace.config("byol_vmf"), {"train_images": 1397})
     line = {"step": 2, "loss": 1.0, "images_per_second": 349 / 2.6}
     (place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     after = {run.label: run for run in make_plan(experiment, workspace).trainings}
     assert after["byol_vmf"].seconds == pytest.approx(2 * 10 + 4 * 2.6)
-    assert after["byol_vmf"].pace == "its own pace"
+    assert after["byol_vmf"].pace == "measured pace of this run"
     assert after["swav_vmf"].seconds == pytest.approx(2 * (10 + 4))
-    assert "other runs" in after["swav_vmf"].pace
+    assert "estimated from the pace of other runs" in after["swav_vmf"].pace
 
 
 def test_a_larger_network_costs_more():
     plain, large = TINY.base_config(), TINY.base_config()
     large.model.backbone = "resnet50"
-    estimator = estimates.Estimator(TINY)
-    assert estimator.cost(large) == pytest.approx(2.3)
+    estimator = Estimator(TINY)
+    assert estimator.step_cost(large) == pytest.approx(2.3)
     slow, quick = (estimator.measure(config, 1000) for config in (large, plain))
     assert slow - 1 == pytest.approx(2.3 * (quick - 1))
 
@@ -133,8 +131,8 @@ def test_a_damaged_measurement_is_named(tmp_path):
 
 def test_images_are_limited_by_what_there_is(tmp_path):
     assert tiny_workspace(tmp_path).images == 20
-    assert tiny_workspace(tmp_path, limit=30).images == 30
-    assert tiny_workspace(tmp_path, limit=3000).images == 400
+    assert tiny_workspace(tmp_path, max_images=30).images == 30
+    assert tiny_workspace(tmp_path, max_images=3000).images == 400
 
 
 @pytest.mark.parametrize(

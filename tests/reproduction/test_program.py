@@ -47,7 +47,7 @@ def test_help_answers_at_once_without_tensorflow():
         (["table9"], "figure4"),
         (["table1", "table2"], "table2"),
         (["table1", "--budget=gpu"], "digits, cpu, paper"),
-        (["table1", "--images=-1"], "images"),
+        (["table1", "--max_images=-1"], "max_images"),
         (["table1", "--seed=-1"], "seed"),
         (["table1", "--dry"], "dry"),
     ],
@@ -67,6 +67,6 @@ def test_a_dry_run_as_typed(tmp_path):
     assert "runs/reproduce/digits" in result.stdout
     for name in ("simclr_vmf", "simsiam_vmf", "byol_vmf", "swav_vmf"):
         assert name in result.stdout
-    assert "In all" in result.stdout
+    assert "Total:" in result.stdout
     assert "port.cc" not in result.stderr  # TensorFlow's own chatter
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""A table from nothing: stopped on the way, gone on with, and made again without any work."""
+"""A table from nothing: interrupted, continued, and made again without any work."""
 
 import csv
 import itertools
@@ -13,13 +13,11 @@ from helpers.tiny_budget import tiny_workspace
 
 from tfvmf import evaluation, training
 from tfvmf.data.corruptions import CORRUPTIONS
-from tfvmf.reproduction import execute, measure, runs
+from tfvmf.reproduction import execute, experiments, measure
 from tfvmf.reproduction.experiments import EXPERIMENTS, Experiment, Task
 from tfvmf.reproduction.plan import make_plan
-from tfvmf.reproduction.tables import Results
+from tfvmf.reproduction.reports import Results
 from tfvmf.training import loop
-
-pytestmark = pytest.mark.slow  # a minute or more: `make test-all`
 
 TABLE = EXPERIMENTS["table4"]
 
@@ -49,7 +47,7 @@ def made(tmp_path_factory):
     """
     workspace = tiny_workspace(tmp_path_factory.mktemp("tiny"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "DIMENSIONS", (64,))
+        patch.setattr(experiments, "DIMENSIONS", (64,))
         with patch.context() as inner:
             inner.setattr(loop, "make_train_step", stopped_after(3))
             with pytest.raises(training.Interrupted, match="after step 3"):
@@ -58,10 +56,10 @@ def made(tmp_path_factory):
         yield workspace, between, execute.reproduce("table4", workspace)
 
 
-def test_what_was_stopped_is_gone_on_with(made):
+def test_an_interrupted_run_continues(made):
     workspace, between, _ = made
     assert [run.step for run in between.trainings] == [3]
-    assert "goes on from 3" in "\n".join(between.lines())
+    assert "continues from step 3" in "\n".join(between.lines())
     lines = training.read_metrics(workspace.run_directory("simclr_vmf"))
     assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4]
     after = make_plan(TABLE, workspace)
@@ -105,13 +103,13 @@ def test_a_second_call_reuses_everything(made, monkeypatch, capsys):
     assert execute.reproduce("table4", workspace) == written
     assert [path.read_bytes() for path in written[:2]] == before
     printed = capsys.readouterr().out
-    assert printed.count("finished, is reused") == printed.count("kept, is reused") == 1
-    assert "In all 0 s." in printed
+    assert printed.count("finished, reused") == printed.count("done, reused") == 1
+    assert "Total: 0 s." in printed
 
 
-def test_other_images_are_measured_anew(made):
+def test_other_images_are_measured_again(made):
     workspace, _, _ = made
-    more = tiny_workspace(workspace.directory, limit=21)
+    more = tiny_workspace(workspace.directory, max_images=21)
     plan = make_plan(TABLE, more)
     assert all(run.finished for run in plan.trainings)
     assert not any(item.done for item in plan.measurements)
@@ -126,7 +124,9 @@ def run(made):
 
 def test_along_training_every_checkpoint_is_measured(made, monkeypatch):
     workspace, _, _ = made
-    along = Experiment("along", "", lambda _: [Task("simclr_vmf", "accuracy", along=True)])
+    along = Experiment(
+        "along", "", lambda _: [Task("simclr_vmf", "accuracy", every_checkpoint=True)]
+    )
     # Not at step 3, where it was stopped.
     assert [item.step for item in make_plan(along, workspace).measurements] == [2, 4]
     monkeypatch.setitem(measure.MEASURES, "accuracy", lambda run: {"step": run.step})

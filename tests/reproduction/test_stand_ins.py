@@ -3,7 +3,7 @@ import pytest
 
 from tfvmf import data
 from tfvmf.reproduction import stand_ins
-from tfvmf.reproduction.budgets import DIGITS
+from tfvmf.reproduction.experiments import DIGITS
 
 
 @pytest.mark.parametrize("images", DIGITS.sets[1:], ids=lambda images: images.name)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfvmf.serving.calibration import QUANTILES, calibrate
+from tfvmf.serving.signatures import QUANTILES, calibrate
 
 
 @pytest.fixture

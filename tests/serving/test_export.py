@@ -14,7 +14,7 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from tfvmf import serving
 from tfvmf.errors import UserError
-from tfvmf.serving import export, facts, warmup
+from tfvmf.serving import export
 
 FLOATS = ("mean_direction", "concentration", "features")
 
@@ -169,13 +169,15 @@ def test_warm_up_requests_are_answered(exported, signatures):
         outputs = signatures[request.model_spec.signature_name](**inputs)
         seen.append((request.model_spec.signature_name, len(outputs["concentration"])))
     assert sorted(seen) == sorted(
-        (name, count) for name in ("serving_default", "serving_bytes") for count in warmup.BATCHES
+        (name, count)
+        for name in ("serving_default", "serving_bytes")
+        for count in export.WARMUP_BATCHES
     )
 
 
 def test_without_the_extra_there_are_no_warm_up_requests(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorflow_serving.apis", None)
-    assert warmup.write_warmup(tmp_path, model_name="tfvmf", image_size=16) is False
+    assert export.write_warmup(tmp_path, image_size=16) is False
     assert list(tmp_path.iterdir()) == []
 
 
@@ -199,8 +201,8 @@ def test_the_servers_files_are_what_it_reads(exported):
         assert int(value.split()[2]) > 0
 
 
-def test_facts_tell_where_it_came_from(exported):
-    noted = json.loads((exported.path / facts.FILE).read_text())
+def test_the_card_tells_where_it_came_from(exported):
+    noted = json.loads((exported.path / "assets.extra" / "tfvmf.json").read_text())
     assert noted["calibration"] == {
         "source": "digits", "split": "test", "images": 400, "reject_below": 0.05
     }  # fmt: skip
@@ -211,8 +213,8 @@ def test_facts_tell_where_it_came_from(exported):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"reject_below": 1.5}, "--reject_below"),
-        ({"reject_below": float("nan")}, "--reject_below"),
+        ({"reject_below": 1.5}, "reject_below="),
+        ({"reject_below": float("nan")}, "reject_below="),
         ({"checkpoint": "/no/such/step-9"}, "/no/such/step-9"),
         ({"calibrate_on": "holidays"}, "holidays"),
     ],
@@ -225,7 +227,7 @@ def test_mistakes_are_named_and_nothing_is_written(exported, tmp_path, changes, 
 
 def test_what_cannot_be_served_is_refused(exported, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="--output_dir"):
+    with pytest.raises(UserError, match="output="):
         serving.export_model(exported.workdir, tmp_path / "file")
     plain = make_run(tmp_path / "plain", method="simclr")
     with pytest.raises(UserError, match="no concentration"):

@@ -1,14 +1,19 @@
 import io
+import pathlib
+import shutil
 
+import keras
 import numpy as np
 import pytest
+from helpers.tiny import tiny_config
 from PIL import Image
 
 import tfvmf
 from tfvmf import serving
 from tfvmf.data.images import resize_image
 from tfvmf.errors import UserError
-from tfvmf.serving import sheet
+from tfvmf.serving import loader, sheet
+from tfvmf.training import run_directory
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +45,92 @@ def assert_equal(outputs, expected):
 
 
 def test_it_takes_the_newest_version_or_the_one_it_is_told(exported, model):
+    assert isinstance(model, serving.EmbeddingModel)
     assert model.path == exported.path
     assert tfvmf.load(str(exported.path)).path == exported.path
-    assert model.image_size == 16
-    assert model.facts["step"] == 7
+    assert model.card["image_size"] == 16
+    assert model.card["step"] == 7
+
+
+def test_a_run_its_export_and_its_keras_file_agree(exported, model, digits, photographs, tmp_path):
+    keras_file = exported.path / "assets.extra" / "encoder.keras"
+    run, kept = tfvmf.load(exported.workdir), tfvmf.load(keras_file)
+    for images in (digits[:9], photographs, [*digits[:2], photographs[0]]):
+        served = model.embed(images)
+        for other in (run, kept):
+            outputs = other.embed(images)
+            assert set(served) - set(outputs) == {"confidence", "accept"}  # not calibrated
+            for name, value in outputs.items():
+                np.testing.assert_allclose(value, served[name], rtol=1e-5, atol=1e-6)
+    assert run.card == {**model.card, "calibration": None}
+    assert kept.card == run.card  # it lies beside the card
+    for loaded in (run, kept):
+        assert isinstance(loaded.encoder, keras.Model)
+        outputs = loaded.encoder(digits[:9] / np.float32(255), training=False)
+        assert_equal(outputs, exported.expected(digits[:9]))
+    with pytest.raises(UserError, match="load the run directory"):
+        _ = model.encoder
+
+
+def test_a_keras_file_elsewhere_tells_less(exported, digits, tmp_path):
+    path = tmp_path / "encoder.keras"
+    exported.encoder.save(path)
+    model = tfvmf.load(path)
+    assert model.card["image_size"] is None
+    assert model.card["method"] is None
+    assert (model.card["dimension"], model.card["features"]) == (8, 32)
+    expected = exported.expected(digits[:3])
+    assert_equal(model.embed(digits[:3]), expected)  # arrays go in at the size they have
+    with pytest.raises(UserError, match="image_size="):
+        model.embed(list(digits[:3]))
+    sized = tfvmf.load(path, image_size=16)
+    assert sized.card["image_size"] == 16
+    assert_equal(sized.embed(list(digits[:3])), expected)
+
+
+def test_a_keras_file_of_a_fixed_size_tells_it(exported, digits, tmp_path):
+    images = keras.Input((16, 16, 3))
+    keras.Model(images, exported.encoder(images)).save(tmp_path / "fixed.keras")
+    model = tfvmf.load(tmp_path / "fixed.keras")
+    assert model.card["image_size"] == 16
+    assert_equal(model.embed(list(digits[:3])), exported.expected(digits[:3]))
+    with pytest.raises(UserError, match="takes images of size 16"):
+        tfvmf.load(tmp_path / "fixed.keras", image_size=32)
+
+
+def test_paths_may_begin_with_the_home_directory(exported, monkeypatch, digits):
+    monkeypatch.setenv("HOME", str(exported.workdir.parent))
+    model = tfvmf.load(f"~/{exported.workdir.name}")
+    assert model.path == exported.workdir
+    assert_equal(model.embed(digits[:2]), exported.expected(digits[:2]))
+
+
+def test_one_checkpoint_of_a_run(exported, digits):
+    path = exported.workdir / "checkpoints" / "step-7"
+    assert tfvmf.load(exported.workdir, checkpoint=path).card["step"] == 7
+    with pytest.raises(UserError, match="/no/such/step-9"):
+        tfvmf.load(exported.workdir, checkpoint="/no/such/step-9")
+    with pytest.raises(UserError, match="not a run directory"):
+        tfvmf.load(exported.directory, checkpoint=str(path))
+
+
+def test_loading_leaves_the_precision_of_the_caller(exported):
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        encoder = tfvmf.load(exported.workdir).encoder
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+    finally:
+        keras.config.set_dtype_policy(policy)
+    assert encoder.compute_dtype == "float32"
+
+
+def test_a_path_wins_over_a_shipped_name(exported, tmp_path, monkeypatch):
+    monkeypatch.setitem(loader.SHIPPED, "tiny", exported.path)
+    monkeypatch.chdir(tmp_path)
+    assert tfvmf.load("tiny").path == exported.path
+    shutil.copytree(exported.workdir, tmp_path / "tiny")
+    assert tfvmf.load("tiny").path == pathlib.Path("tiny")
 
 
 def test_arrays_names_and_bytes_give_what_the_training_code_gives(
@@ -111,18 +198,53 @@ def test_what_cannot_be_read_is_named(model, images, message):
 
 
 def test_what_is_no_model_is_named(exported, tmp_path):
-    with pytest.raises(UserError, match="holds no exported model"):
+    with pytest.raises(UserError, match="neither a run directory"):
         tfvmf.load(tmp_path)
-    with pytest.raises(UserError, match="holds no exported model"):
+    with pytest.raises(UserError, match="nowhere: there is no such file or directory"):
         tfvmf.load(tmp_path / "nowhere")
+    (tmp_path / "model.h5").write_text("")
+    with pytest.raises(UserError, match=r"model\.h5 is neither"):
+        tfvmf.load(tmp_path / "model.h5")
     (tmp_path / "1").mkdir()
-    with pytest.raises(UserError, match="bin/export"):
+    with pytest.raises(UserError, match="tfvmf export"):
         tfvmf.load(tmp_path)
     notes = tmp_path / "1" / "assets.extra" / "tfvmf.json"
     notes.parent.mkdir()
     notes.write_bytes((exported.path / "assets.extra" / "tfvmf.json").read_bytes())
     (tmp_path / "1" / "saved_model.pb").write_text("damaged")
     with pytest.raises(UserError, match="cannot be loaded"):
+        tfvmf.load(tmp_path)
+
+
+def test_keras_files_that_are_no_encoder(tmp_path):
+    def message(model):
+        if isinstance(model, bytes):
+            (tmp_path / "x.keras").write_bytes(model)
+        else:
+            model.save(tmp_path / "x.keras")
+        with pytest.raises(UserError) as error:
+            tfvmf.load(tmp_path / "x.keras")
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert "damaged" in message(b"no archive")
+    images, vectors = keras.Input((None, None, 3)), keras.Input((5,))
+    mean = keras.layers.GlobalAveragePooling2D()(images)
+    assert "no output features, mean_direction, concentration" in message(keras.Model(images, mean))
+    two = {"features": mean, "mean_direction": mean}
+    assert "no output concentration" in message(keras.Model(images, two))
+    head = dict.fromkeys(("features", "mean_direction", "concentration"), vectors * 1.0)
+    assert "expected one input, images [N, H, W, 3]" in message(keras.Model(vectors, head))
+    wide = keras.Input((8, 9, 3))
+    flat = keras.layers.Flatten()(wide)
+    three = dict.fromkeys(("features", "mean_direction", "concentration"), flat)
+    assert "expected squares" in message(keras.Model(wide, three))
+
+
+def test_an_ensemble_names_its_members(tmp_path):
+    config = tiny_config(**{"ensemble.num_members": 2})
+    run_directory.claim(tmp_path, config, {"num_classes": 0})
+    with pytest.raises(UserError, match="ensemble: name one of its members"):
         tfvmf.load(tmp_path)
 
 
@@ -166,12 +288,21 @@ def test_of_many_images_the_sheet_shows_both_ends(tmp_path, monkeypatch):
     assert [kappa[index] for index in order] == [0, 16, 33, 49]
 
 
+def test_a_folder_by_a_run_or_a_keras_file(exported, folder, tmp_path):
+    keras_file = exported.path / "assets.extra" / "encoder.keras"
+    served = serving.embed_folder(exported.directory, str(folder), str(tmp_path / "a.npz"))
+    for model in (exported.workdir, str(keras_file)):
+        other = serving.embed_folder(model, folder, tmp_path / "b.npz")
+        assert_equal(other, served)
+        assert list(other["names"]) == list(served["names"])
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"images": "/no/such/folder"}, "--images"),
-        ({"output": "out.txt"}, "--output"),
-        ({"output": "/no/such/folder/out.npz"}, "--output"),
+        ({"images": "/no/such/folder"}, "images="),
+        ({"output": "out.txt"}, "output="),
+        ({"output": "/no/such/folder/out.npz"}, "output="),
         ({"model": "/no/such/model"}, "/no/such/model"),
     ],
 )

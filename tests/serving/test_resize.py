@@ -4,7 +4,7 @@ import tensorflow as tf
 from PIL import Image
 
 from tfvmf.data.images import resize_image
-from tfvmf.serving.resize import fit
+from tfvmf.serving.decode import fit
 
 
 def both(image, size):

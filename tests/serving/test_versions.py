@@ -3,7 +3,8 @@ import os
 import pytest
 
 from tfvmf.errors import UserError
-from tfvmf.serving.versions import new_directory, publish, versions
+from tfvmf.serving.export import new_directory, publish
+from tfvmf.serving.loader import versions
 
 
 def write(directory):
@@ -70,5 +71,5 @@ def test_two_exports_at_once_get_two_numbers(tmp_path, monkeypatch):
 
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="--output_dir"), new_directory(tmp_path / "file" / "below"):
+    with pytest.raises(UserError, match="output="), new_directory(tmp_path / "file" / "below"):
         pass

@@ -12,7 +12,7 @@ from helpers.untrained import make_run
 
 from tfvmf import training
 from tfvmf.errors import UserError
-from tfvmf.training import checkpoint_files, checkpoints, run_directory
+from tfvmf.training import checkpoints, run_directory
 from tfvmf.training.checkpoints import latest, paths
 
 
@@ -96,7 +96,7 @@ def test_every_flipped_bit_is_noticed(run, rng):
             broken[position] ^= 1 << rng.integers(8)
             with open(path + part, "wb") as file:
                 file.write(broken)
-            if not checkpoint_files.damage(path):  # a bit that means nothing
+            if not checkpoints.damage(path):  # a bit that means nothing
                 assert Trained(run).restored() == (10, 10.0)
         with open(path + part, "wb") as file:
             file.write(content)

@@ -6,7 +6,6 @@ import pathlib
 import re
 import resource
 import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -219,13 +218,3 @@ def test_a_disk_that_fills_up_ends_a_run_which_goes_on_with_more_room(tmp_path):
         whole = [*command[:-1], f"--workdir={tmp_path / 'whole'}"]
         subprocess.run(whole, capture_output=True, check=True)
         assert_equal_weights(weights(workdir), weights(tmp_path / "whole"), rtol=0, atol=0)
-
-
-@pytest.mark.slow
-def test_kills_at_random_moments_change_nothing():
-    command = [sys.executable, str(ROOT / "benchmarks" / "kills.py"), "--kills=3"]
-    result = subprocess.run(
-        [*command, "--cases=byol_vmf,swav_vmf"], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "3 kills, 3 identical results" in result.stdout

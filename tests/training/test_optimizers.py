@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfvmf.training.optimizers import LARS, Adam, make_optimizer
+from tfvmf.training.optimizers import Adam, make_optimizer
 
 
 def settings(**changes):
@@ -39,7 +39,7 @@ def test_without_warmup_it_starts_at_the_top(rng):
     assert float(optimizer.learning_rate) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("name", ["adam", "sgd", "lars"])
+@pytest.mark.parametrize("name", ["adam", "sgd"])
 def test_weight_decay_spares_biases_and_norms(rng, name):
     weights = variables(rng)
     before = [np.array(v) for v in weights]
@@ -87,34 +87,3 @@ def test_adam_refuses_what_its_kernel_has_not(rng):
     optimizer.build([weight])
     with pytest.raises(ValueError, match="amsgrad"):
         optimizer.apply([np.ones(3, np.float32)], [weight])
-
-
-def test_lars_equals_numpy_over_three_steps(rng):
-    kernel, bias = keras.Variable(rng.normal(size=(4, 3))), keras.Variable(rng.normal(size=3))
-    optimizer = LARS(0.2, momentum=0.9, weight_decay=0.01, trust=0.02)
-    optimizer.build([kernel, bias])
-    w, b = np.array(kernel, np.float64), np.array(bias, np.float64)
-    v_w, v_b = np.zeros_like(w), np.zeros_like(b)
-    for _ in range(3):
-        g_w, g_b = rng.normal(size=w.shape), rng.normal(size=b.shape)
-        optimizer.apply([g_w.astype(np.float32), g_b.astype(np.float32)], [kernel, bias])
-        g_w = g_w + 0.01 * w
-        v_w = 0.9 * v_w + 0.2 * 0.02 * np.linalg.norm(w) / np.linalg.norm(g_w) * g_w
-        v_b = 0.9 * v_b + 0.2 * g_b
-        w, b = w - v_w, b - v_b
-    np.testing.assert_allclose(kernel, w, rtol=1e-5)
-    np.testing.assert_allclose(bias, b, rtol=1e-5)
-
-
-def test_lars_leaves_a_layer_without_gradient_or_weights_alone():
-    weight = keras.Variable(np.zeros((2, 2)))
-    optimizer = LARS(0.1)
-    optimizer.build([weight])
-    optimizer.apply([np.zeros((2, 2), np.float32)], [weight])
-    np.testing.assert_array_equal(weight, np.zeros((2, 2)))
-
-
-def test_lars_survives_serialization():
-    optimizer = LARS(0.3, momentum=0.8, weight_decay=0.1, trust=0.01)
-    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-    assert (again.momentum, again.decay, again.trust) == (0.8, 0.1, 0.01)

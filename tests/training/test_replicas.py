@@ -54,7 +54,7 @@ TRAIN = [
 )
 @pytest.mark.slow
 def test_two_replicas_compute_what_one_does(method, changes, tmp_path, two_replicas, monkeypatch):
-    """Target network, dropout, queue and local views; `benchmarks/equality.py` does the rest."""
+    """Target network, dropout, queue and local views; `tests/slow/equality.py` does the rest."""
     # Two blocks instead of four: the graph of two replicas takes its time.
     shallow = resnet.Architecture((1, 1, 0, 0), bottleneck=False)
     monkeypatch.setitem(resnet.ARCHITECTURES, "resnet10", shallow)
@@ -171,15 +171,3 @@ def test_a_lost_worker_stops_the_others_and_all_go_on_when_started_again(tmp_pat
     assert [process.wait(timeout=120) for process in again] == [143, 143]
     steps = [line["step"] for line in training.read_metrics(workdir)]
     assert steps == list(range(1, len(steps) + 1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layouts", ["mirrored_4", "workers_2"])
-def test_benchmark_of_equality(layouts):
-    command = [sys.executable, str(ROOT / "benchmarks" / "equality.py"), f"--layouts={layouts}"]
-    command += [
-        "--double",
-        "--cases=simclr_vmf,simsiam_vmf,byol_vmf,swav_vmf,mc_infonce,supervised",
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr

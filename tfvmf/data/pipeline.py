@@ -8,19 +8,20 @@ import tensorflow as tf
 from tfvmf.data.base import Source
 from tfvmf.errors import UserError
 
+Batch = dict[str, tf.Tensor]
+Reader = Callable[[tf.Tensor], Batch]  # indices [B] -> the batch of these examples
 
-def steps_per_epoch(source: Source, batch_size: int) -> int:
-    """Whole batches in one pass over the source; the rest of the pass is dropped."""
-    if source.size < 2:
+
+def steps_per_epoch(size: int, batch_size: int, *, name: str) -> int:
+    """Whole batches in one pass over `size` examples; the rest of the pass is dropped."""
+    if size < 2:
+        raise UserError(f"{name} has {size} image(s): training needs at least 2")
+    if batch_size > size:
         raise UserError(
-            f"{source.name} ({source.split}) has {source.size} image(s): training needs at least 2"
+            f"--config.batch_size={batch_size} is larger than the {size} images of {name}: use at "
+            f"most {size}"
         )
-    if batch_size > source.size:
-        raise UserError(
-            f"--config.batch_size={batch_size} is larger than the {source.size} images of "
-            f"{source.name} ({source.split}): use at most {source.size}"
-        )
-    return source.size // batch_size
+    return size // batch_size
 
 
 def check_shares(batch_size: int, replicas: int) -> None:
@@ -33,8 +34,9 @@ def check_shares(batch_size: int, replicas: int) -> None:
 
 
 def training_batches(
-    source: Source,
+    read: Reader,
     *,
+    size: int,
     batch_size: int,
     seed: int,
     start_step: int = 0,
@@ -45,22 +47,21 @@ def training_batches(
 ) -> tf.data.Dataset:
     """Batches of the steps `start_step` ... `stop_step - 1`.
 
-    Each epoch is a new permutation of the source, made from (seed, epoch) alone: a resumed run
+    Each epoch is a new permutation of the examples, made from (seed, epoch) alone: a resumed run
     starts in the middle of one and sees what the uninterrupted run would have seen. A step's batch
     is cut into `replicas` shares; this pipeline delivers those of `local_replicas` replicas from
     `first_replica` on, one after the other, so that any number of replicas sees the same batch.
 
     Returns:
-        A dataset of dictionaries: `image` uint8 [batch_size / replicas, H, W, 3] and `label` int32
-        [batch_size / replicas] (-1 without labels).
+        A dataset of what `read` makes of the batch_size / replicas indices of each share.
     """
     check_shares(batch_size, replicas)
-    epoch_steps = steps_per_epoch(source, batch_size)
+    epoch_steps = size // batch_size
     share = batch_size // replicas
 
     def epoch_indices(epoch: tf.Tensor) -> tf.data.Dataset:
         order = tf.random.experimental.stateless_shuffle(
-            tf.range(source.size), seed=tf.stack([tf.constant(seed, tf.int64), epoch])
+            tf.range(size), seed=tf.stack([tf.constant(seed, tf.int64), epoch])
         )
         order = tf.reshape(order[: epoch_steps * batch_size], [epoch_steps, replicas, share])
         mine = order[:, first_replica : first_replica + local_replicas]
@@ -71,15 +72,15 @@ def training_batches(
     dataset = tf.data.Dataset.range(first_epoch, last_epoch).flat_map(epoch_indices)
     dataset = dataset.skip(skipped * local_replicas)
     dataset = dataset.take((stop_step - start_step) * local_replicas)
-    dataset = dataset.map(_reader(source), num_parallel_calls=2, deterministic=True)
+    dataset = dataset.map(read, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()
     # Sharded above, by replica: TensorFlow must not shard a second time.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(2).with_options(options)
 
 
-def _reader(source: Source) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    """A function from indices [B] to the batch of these examples."""
+def image_reader(source: Source) -> Reader:
+    """Reads `image` uint8 [B, H, W, 3] and `label` int32 [B] (-1 without labels) of a source."""
     labels = source.labels if source.labels is not None else np.full(source.size, -1)
     label_table = tf.constant(labels, tf.int32)
     image_table = None
@@ -87,7 +88,7 @@ def _reader(source: Source) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
         with tf.device("/cpu:0"):
             image_table = tf.constant(source.array)
 
-    def read(indices: tf.Tensor) -> dict[str, tf.Tensor]:
+    def read(indices: tf.Tensor) -> Batch:
         if image_table is not None:
             image = tf.gather(image_table, indices)
         else:

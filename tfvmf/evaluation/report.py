@@ -16,7 +16,6 @@ from tfvmf.config import flatten
 from tfvmf.evaluation import gallery, paper
 from tfvmf.evaluation.run import Evaluation
 from tfvmf.files import write_text
-from tfvmf.methods.encoders import encoder_words
 
 # (suite, key of its results, words, the paper's value or None)
 _HEADLINES = (
@@ -92,7 +91,7 @@ def write(evaluation: Evaluation, results: dict[str, dict[str, Any]]) -> pathlib
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body><main>"
         f"<h1>{html.escape(title)}</h1>"
-        f'<p class="lead">{html.escape(encoder_words(config))}, '
+        f'<p class="lead">{html.escape(evaluation.method.describe_encoder())}, '
         f"step {evaluation.step:,}, {images}</p>"
         f"{_tiles(results)}<nav>{links}</nav>{body}</main></body></html>\n"
     )

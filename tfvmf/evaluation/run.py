@@ -204,6 +204,7 @@ def load(
     workdir: str | pathlib.Path,
     *,
     checkpoint: str = "",
+    data: str = "",
     data_dir: str = "",
     **options: Any,
 ) -> Evaluation:
@@ -212,6 +213,7 @@ def load(
     Args:
         workdir: The run directory.
         checkpoint: One of its checkpoints; the newest by default.
+        data: Labeled data to measure on, with the splits that the run names; its own by default.
         data_dir: Replaces the one that the run was trained with.
         **options: Fields of `Evaluation` (`images`, `corrupted_dir`, ...).
     """
@@ -233,6 +235,7 @@ def load(
         )
     if data_dir:
         config.data.data_dir = data_dir
+    config.data.eval_source = data or config.data.eval_source
     return Evaluation(
         workdir=workdir,
         config=config,

@@ -2,6 +2,7 @@
 
 from tfvmf.losses.concentration import (
     alignment,
+    concentration_terms,
     cosine,
     l2_penalty,
     predicted_cosine,
@@ -9,11 +10,16 @@ from tfvmf.losses.concentration import (
 )
 from tfvmf.losses.contrastive import nt_xent
 from tfvmf.losses.mc_infonce import mc_infonce
-from tfvmf.losses.regression import negative_cosine, squared_distance
-from tfvmf.losses.swav import sinkhorn, swapped_prediction
+from tfvmf.losses.prediction import (
+    negative_cosine,
+    sinkhorn,
+    squared_distance,
+    swapped_prediction,
+)
 
 __all__ = [
     "alignment",
+    "concentration_terms",
     "cosine",
     "l2_penalty",
     "mc_infonce",

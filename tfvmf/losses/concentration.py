@@ -13,9 +13,12 @@ in place of the square, and the weight of the alignment for both, it is smallest
 the maximum-likelihood concentration: a scale of the order of d that no weight moves.
 """
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from tfvmf import vmf
+from tfvmf.settings import REGULARIZERS
 
 
 def cosine(direction_1: tf.Tensor, direction_2: tf.Tensor) -> tf.Tensor:
@@ -23,24 +26,25 @@ def cosine(direction_1: tf.Tensor, direction_2: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(direction_1 * direction_2, axis=-1)
 
 
-def alignment(
-    direction_1: tf.Tensor, direction_2: tf.Tensor, concentration: tf.Tensor
-) -> tf.Tensor:
-    """Negative log of the unnormalized von Mises-Fisher alignment, -mean(kappa * mu_1.mu_2).
+def alignment(cosines: Sequence[tf.Tensor], concentrations: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Negative log of the unnormalized von Mises-Fisher alignment, summed over views.
 
-    The paper's term is `alignment(mu_1, mu_2, kappa_1 + kappa_2)`, in the linear form: its code
-    takes log(exp(x) + 1e-6), which overflows and says the same.
+        -sum over views v of mean(kappa_v * cos_v)
+
+    Where both views of SimCLR have the same cosine this is the paper's term
+    -mean((kappa_1 + kappa_2) mu_1.mu_2), in the linear form: its code takes log(exp(x) + 1e-6),
+    which overflows and says the same. A method with stopped targets has one cosine per view, and
+    each view answers for its own alignment only.
 
     Args:
-        direction_1: Unit vectors [B, d].
-        direction_2: Unit vectors [B, d].
-        concentration: [B], kappa_1 + kappa_2 when both views bear on both, or the kappa of the
-            view whose direction is learned when the other is a fixed target.
+        cosines: For each view the cosine [B] with the direction that it is aligned with.
+        concentrations: For each view its kappa [B].
 
     Returns:
         A scalar, not yet weighted by l_align.
     """
-    return -tf.reduce_mean(concentration * cosine(direction_1, direction_2))
+    pairs = zip(concentrations, cosines, strict=True)
+    return -tf.add_n([tf.reduce_mean(kappa * cos) for kappa, cos in pairs])
 
 
 def l2_penalty(*concentrations: tf.Tensor) -> tf.Tensor:
@@ -81,3 +85,43 @@ def vmf_penalty(*concentrations: tf.Tensor, dimension: int) -> tf.Tensor:
     return tf.add_n(
         [tf.reduce_mean(at_zero - vmf.log_normalizer(kappa, dimension)) for kappa in concentrations]
     )
+
+
+def concentration_terms(
+    cosines: Sequence[tf.Tensor],
+    concentrations: Sequence[tf.Tensor],
+    *,
+    align_weight: float = 0.05,
+    penalty_weight: float = 0.005,
+    regularizer: str = "l2",
+    dimension: int | None = None,
+) -> dict[str, tf.Tensor]:
+    """The paper's two terms on the concentration, already weighted.
+
+        alignment = -l_align * sum over views v of mean(kappa_v * cos_v)
+        penalty   =  l_reg   * sum over views v of mean(kappa_v^2)
+
+    With the regularizer `vmf` the two are the negative log-likelihood of a von Mises-Fisher
+    distribution, weighted by l_align / d, since kappa then grows as d does.
+
+    Args:
+        cosines: For each view the cosine [B] with the direction that it is aligned with.
+        concentrations: For each view its kappa [B].
+        align_weight: l_align.
+        penalty_weight: l_reg, of the l2 regularizer.
+        regularizer: `l2`, the paper's, or `vmf`, the exact -log C_d(kappa).
+        dimension: Length d of the directions, for `vmf`.
+
+    Returns:
+        The scalars `alignment` and `penalty`, to be added to a contrastive loss.
+    """
+    if regularizer not in REGULARIZERS:
+        raise ValueError(f"regularizer must be one of {', '.join(REGULARIZERS)}, not {regularizer}")
+    if regularizer == "l2":
+        penalty = penalty_weight * l2_penalty(*concentrations)
+    elif dimension is None:
+        raise ValueError("the regularizer vmf needs the dimension of the directions")
+    else:
+        align_weight = align_weight / dimension
+        penalty = align_weight * vmf_penalty(*concentrations, dimension=dimension)
+    return {"alignment": align_weight * alignment(cosines, concentrations), "penalty": penalty}

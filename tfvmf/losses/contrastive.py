@@ -1,12 +1,12 @@
-"""The contrastive loss of SimCLR (NT-Xent)."""
+"""The contrastive loss of SimCLR (NT-Xent), also of batches too large for one matrix of pairs."""
+
+from typing import Any
 
 import tensorflow as tf
 
-from tfvmf.losses.normalizer import log_normalizer
-
 # Similarities in one matrix, 64 MiB of float32: those of 2048 images. A few such matrices are in
 # memory at a time, so larger batches are cut into parts of a quarter.
-_MOST = 1 << 24
+_MAX_MATRIX_ELEMENTS = 1 << 24
 
 
 def nt_xent(
@@ -17,7 +17,7 @@ def nt_xent(
     candidates_1: tf.Tensor | None = None,
     candidates_2: tf.Tensor | None = None,
     first_row: tf.Tensor | int = 0,
-    most: int = _MOST,
+    max_matrix_elements: int = _MAX_MATRIX_ELEMENTS,
 ) -> tf.Tensor:
     """Normalized-temperature cross entropy: each view must find its partner among all views.
 
@@ -36,7 +36,7 @@ def nt_xent(
             replica's share of it; the rows themselves by default.
         candidates_2: The same of the second views.
         first_row: Row of the candidates at which `direction_1` starts.
-        most: Similarities in one matrix; those of larger batches are computed in parts.
+        max_matrix_elements: Similarities in one matrix; more are computed in parts.
 
     Returns:
         The mean loss over the 2B views, a scalar.
@@ -54,10 +54,10 @@ def nt_xent(
     self_columns = tf.concat([own, own + total], axis=0)
     partner_columns = tf.concat([own + total, own], axis=0)
     sizes = anchors.shape[0], candidates.shape[0]
-    if None in sizes or sizes[0] * sizes[1] > most:
+    if None in sizes or sizes[0] * sizes[1] > max_matrix_elements:
         partners = tf.gather(candidates, partner_columns)
         found = tf.reduce_sum(anchors * partners, axis=1) / temperature
-        chunk = tf.maximum(most // (8 * total), 1)
+        chunk = tf.maximum(max_matrix_elements // (8 * total), 1)
         among = log_normalizer(
             anchors, candidates, self_columns, temperature=temperature, chunk=chunk
         )
@@ -68,3 +68,94 @@ def nt_xent(
     logits = tf.where(itself, logits.dtype.min, logits)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(partner_columns, logits)
     return tf.reduce_mean(losses)
+
+
+def masked_similarities(
+    anchors: tf.Tensor, candidates: tf.Tensor, own: tf.Tensor, temperature: float
+) -> tf.Tensor:
+    """Logits a_i.c_k / t [..., R, N], with the smallest float where k is the anchor itself.
+
+    Args:
+        anchors: [..., R, d].
+        candidates: [..., N, d].
+        own: [R], the candidate that an anchor leaves out.
+        temperature: t > 0.
+    """
+    dtype = anchors.dtype
+    itself = tf.one_hot(
+        own, tf.shape(candidates)[-2], on_value=dtype.min, off_value=0.0, dtype=dtype
+    )
+    return tf.matmul(anchors * (1.0 / temperature), candidates, transpose_b=True) + itself
+
+
+def log_normalizer(
+    anchors: tf.Tensor,
+    candidates: tf.Tensor,
+    own: tf.Tensor,
+    *,
+    temperature: float,
+    chunk: int | tf.Tensor,
+) -> tf.Tensor:
+    """The log of sum_{k != own_i} exp(a_i.c_k / t) of every anchor i.
+
+    Computed for `chunk` anchors at a time, and again for the gradient: chunk * N floats are in
+    memory, whatever the number of anchors, for half as much work again.
+
+    Args:
+        anchors: [R, d].
+        candidates: [N, d].
+        own: [R], the candidate that an anchor leaves out: itself.
+        temperature: t > 0.
+        chunk: Anchors at a time.
+
+    Returns:
+        [R].
+    """
+    anchors, candidates = tf.convert_to_tensor(anchors), tf.convert_to_tensor(candidates)
+    rows = tf.shape(anchors)[0]
+
+    def similarities(start: tf.Tensor, stop: tf.Tensor, a: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
+        return masked_similarities(a[start:stop], c, own[start:stop], temperature)
+
+    @tf.custom_gradient
+    def normalizer(a: tf.Tensor, c: tf.Tensor) -> Any:
+        def forward(start: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            stop = tf.minimum(start + chunk, rows)
+            part = tf.reduce_logsumexp(similarities(start, stop, a, c), axis=1)
+            return stop, _put(sums, start, part)
+
+        log_sums = _loop(forward, rows, tf.zeros(rows, a.dtype))[0]
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            def backward(
+                start: tf.Tensor, to_a: tf.Tensor, to_c: tf.Tensor
+            ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+                stop = tf.minimum(start + chunk, rows)
+                weights = tf.exp(similarities(start, stop, a, c) - log_sums[start:stop, None])
+                weights *= upstream[start:stop, None] * (1.0 / temperature)
+                to_c += tf.matmul(weights, a[start:stop], transpose_a=True)
+                return stop, _put(to_a, start, tf.matmul(weights, c)), to_c
+
+            to_a, to_c = _loop(backward, rows, tf.zeros_like(a), tf.zeros_like(c))
+            return to_a, to_c
+
+        return log_sums, gradient
+
+    return normalizer(anchors, candidates)
+
+
+def _put(whole: tf.Tensor, start: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    """The whole with a part of its rows replaced."""
+    rows = start + tf.range(tf.shape(part)[0])
+    return tf.tensor_scatter_nd_update(whole, rows[:, None], part)
+
+
+def _loop(step: Any, rows: tf.Tensor, *state: tf.Tensor) -> list[tf.Tensor]:
+    """Runs step(start, *state) -> (next start, *state) over all rows, one at a time."""
+    results = tf.while_loop(
+        lambda start, *_: start < rows,
+        step,
+        [tf.constant(0), *state],
+        parallel_iterations=1,  # several would hold several chunks
+    )
+    return list(results[1:])

@@ -5,8 +5,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfvmf import vmf
-
-AGGREGATIONS = ("mean_log", "logmeanexp")
+from tfvmf.losses.contrastive import masked_similarities
+from tfvmf.settings import AGGREGATIONS
 
 
 def mc_infonce(
@@ -89,22 +89,15 @@ def _log_normalizer(
 ) -> tf.Tensor:
     """The log of sum_{k != i} exp(z_i.z_k / t), [S, R]; its gradient computes the terms again."""
 
-    def similarities(views: tf.Tensor, samples: tf.Tensor) -> tf.Tensor:
-        itself = tf.one_hot(
-            anchors,
-            tf.shape(samples)[1],
-            on_value=samples.dtype.min,
-            off_value=0.0,
-            dtype=samples.dtype,
-        )
-        return tf.matmul(views * (1.0 / temperature), samples, transpose_b=True) + itself
+    def similarities() -> tf.Tensor:
+        return masked_similarities(views, samples, anchors, temperature)
 
     @tf.custom_gradient
     def normalizer(views: tf.Tensor, samples: tf.Tensor) -> Any:
-        log_sums = tf.reduce_logsumexp(similarities(views, samples), axis=-1)
+        log_sums = tf.reduce_logsumexp(similarities(), axis=-1)
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            weights = tf.exp(similarities(views, samples) - log_sums[..., None])
+            weights = tf.exp(similarities() - log_sums[..., None])
             weights *= upstream[..., None] * (1.0 / temperature)
             return tf.matmul(weights, samples), tf.matmul(weights, views, transpose_a=True)
 

@@ -1,14 +1,13 @@
-"""Methods by name. A new one is a file and a line here."""
+"""Methods by name. A new one is a file and a line here; nothing here imports TensorFlow."""
 
-import functools
+import difflib
 import importlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator, MutableMapping
 
 import ml_collections
 
 from tfvmf.errors import UserError
-from tfvmf.methods.base import Method, Moment
+from tfvmf.methods.base import Method, Objective, StepContext
 from tfvmf.methods.byol import BYOL
 from tfvmf.methods.mc_infonce import MCInfoNCE
 from tfvmf.methods.simclr import SimCLR
@@ -16,28 +15,66 @@ from tfvmf.methods.simsiam import SimSiam
 from tfvmf.methods.supervised import Supervised
 from tfvmf.methods.swav import SwAV
 
-
-def _fit_kappa(*arguments: Any, **options: Any) -> Method:
-    return importlib.import_module("tfvmf.posthoc").FitKappa(*arguments, **options)
+__all__ = ["METHODS", "Method", "Objective", "StepContext", "build_method", "check_name"]
 
 
-METHODS: dict[str, Callable[..., Method]] = {
-    "fit_kappa": _fit_kappa,
-    "mc_infonce": MCInfoNCE,
-    "supervised": Supervised,
-}
-for _name, _method in (("simclr", SimCLR), ("simsiam", SimSiam), ("byol", BYOL), ("swav", SwAV)):
-    METHODS[_name] = functools.partial(_method, probabilistic=False)
-    METHODS[f"{_name}_vmf"] = functools.partial(_method, probabilistic=True)
+class Registry(MutableMapping[str, type[Method]]):
+    """Classes by name; one given as "module:Class" is imported when it is first asked for."""
+
+    def __init__(self, **entries: type[Method] | str) -> None:
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> type[Method]:
+        entry = self._entries[name]
+        if isinstance(entry, str):
+            module, _, attribute = entry.partition(":")
+            entry = self._entries[name] = getattr(importlib.import_module(module), attribute)
+        return entry
+
+    def __setitem__(self, name: str, entry: type[Method] | str) -> None:
+        self._entries[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def plain(method: type[Method]) -> type[Method]:
+    """The same method without a concentration."""
+    return type(method.__name__, (method,), {"probabilistic": False, "__doc__": method.__doc__})
+
+
+METHODS = Registry(
+    simclr=plain(SimCLR),
+    simclr_vmf=SimCLR,
+    simsiam=plain(SimSiam),
+    simsiam_vmf=SimSiam,
+    byol=plain(BYOL),
+    byol_vmf=BYOL,
+    swav=plain(SwAV),
+    swav_vmf=SwAV,
+    mc_infonce=MCInfoNCE,
+    supervised=Supervised,
+    fit_kappa="tfvmf.posthoc.method:FitKappa",
+)
+
+
+def check_name(name: str) -> None:
+    """Raises a UserError that lists the known methods unless `name` is one of them."""
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(
+            f"--method={name} is unknown: {hint}use one of {', '.join(sorted(METHODS))}"
+        )
 
 
 def build_method(config: ml_collections.ConfigDict, *, num_classes: int = 0) -> Method:
     """Builds the method that `config.method` names, with its models."""
-    if config.method not in METHODS:
-        raise UserError(
-            f"--method={config.method} is unknown: use one of {', '.join(sorted(METHODS))}"
-        )
+    check_name(config.method)
     return METHODS[config.method](config, num_classes=num_classes)
-
-
-__all__ = ["METHODS", "Method", "Moment", "build_method"]

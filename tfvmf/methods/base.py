@@ -1,67 +1,173 @@
 """The shape of a method: what is trained, and how the views of a batch meet in a loss."""
 
+from __future__ import annotations
+
 import abc
 import contextlib
-from typing import Any, ClassVar, NamedTuple
+import dataclasses
+import math
+import pathlib
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import keras
 import ml_collections
-import tensorflow as tf
 
-from tfvmf import distribute, losses, models, vmf
-from tfvmf.counter_random import example_seeds
+from tfvmf.lazy import lazy_import
+from tfvmf.settings import Setting
 
-Terms = dict[str, tf.Tensor]
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from tfvmf import counter_random, data, distribute, losses, models, vmf
+else:  # settings are read before TensorFlow is imported
+    tf, counter_random, data, distribute, losses, models, vmf = lazy_import(
+        "tensorflow",
+        "tfvmf.counter_random",
+        "tfvmf.data",
+        "tfvmf.distribute",
+        "tfvmf.losses",
+        "tfvmf.models",
+        "tfvmf.vmf",
+    )
+
+Terms = dict[str, "tf.Tensor"]
+# A function of images and seeds that makes views, and how many of them are made.
+ViewKind = tuple[Any, int]
 
 _DROPOUT = 1 << 16  # where the views of dropout's seeds begin: beyond any view that is augmented
 
 
-class Moment(NamedTuple):
+class StepContext(NamedTuple):
     """Where training stands, the same on every replica.
 
     Attributes:
         seed: Two integers, the run's seed and the step, for a method that draws random numbers.
-        epoch: How many epochs are behind, with fractions.
+        epoch: Number of epochs done, with fractions.
     """
 
     seed: tf.Tensor | tuple[int, int] = (0, 0)
     epoch: tf.Tensor | float = 0.0
 
 
-START = Moment()
+START = StepContext()
 
 
-# Loss terms; cosines of the views; concentrations of the views.
-Objective = tuple[Terms, list[tf.Tensor], list[tf.Tensor]]
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What a method computes of a batch.
+
+    Attributes:
+        terms: The terms of its own loss, to be added.
+        cosines: For each view the cosine [B] between its direction and the direction that the
+            method aligns it with.
+        concentrations: For each view its concentration [B]; empty where the head did not run.
+    """
+
+    terms: Terms
+    cosines: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    concentrations: list[tf.Tensor] = dataclasses.field(default_factory=list)
 
 
 class Method(abc.ABC):
     """Turns views of a batch into a loss.
 
-    A subclass names its models in `__init__` and computes its own terms in `objective`; this class
-    adds the paper's concentration terms, the same way for every method. Everything that a
-    checkpoint must hold is in `models`.
+    A subclass declares what is its own in class attributes, names its models in `__init__` and
+    computes its loss in `objective`; this class adds the paper's concentration terms, the same way
+    for every method. Everything that a checkpoint must hold is in `models`.
 
     Args:
         config: The whole configuration of the run.
+        num_classes: Number of classes of the labels, 0 without labels.
+
+    Attributes:
+        section: The section of the configuration that holds its settings.
+        settings: Its settings, by their names in that section.
+        term_names: Names of the terms of its own loss.
+        relative_cost: Time of a step, as a multiple of SimCLR's.
+        num_views: Views per image.
+        num_wide_views: Further, damaged views that only the concentration head learns from.
+        needs_labels: Whether it can train only on labeled images.
         probabilistic: Whether the encoder learns a concentration.
-        num_classes: Classes of the labels, 0 without labels.
+        explicit: Whether the paper's alignment and penalty teach the concentration.
+        takes: What the encoder is applied to, `images` or `features`.
+        kappa_note: What a reader of kappa should know, or "".
+        models: All models that are trained or saved, by name.
     """
 
+    section: ClassVar[str] = ""
+    settings: ClassVar[dict[str, Setting]] = {}
+    term_names: ClassVar[tuple[str, ...]] = ()
+    relative_cost: ClassVar[float] = 1.0
     num_views: int = 2
-    num_local_views: int = 0  # smaller crops beside them
-    # Whether the paper's alignment and penalty are what teaches the concentration.
+    needs_labels: ClassVar[bool] = False
+    probabilistic: ClassVar[bool] = True
     explicit: ClassVar[bool] = True
+    takes: str = "images"
+    kappa_note: str = ""
 
-    def __init__(
-        self, config: ml_collections.ConfigDict, *, probabilistic: bool, num_classes: int = 0
-    ) -> None:
+    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
         self.config = config
-        self.probabilistic = probabilistic
         self.num_classes = num_classes
-        wide = probabilistic and self.explicit and config.concentration.view_kind == "wide"
-        self.num_wide_views = 1 if wide else 0  # that only the concentration head learns from
+        wide = self.probabilistic and self.explicit and config.concentration.view_kind == "wide"
+        self.num_wide_views = 1 if wide else 0
+        if wide:
+            note = "of damaged views kappa was taught the cosine with an undamaged one"
+            self.kappa_note = "; ".join(filter(None, (type(self).kappa_note, note)))
         self.models: dict[str, keras.Layer] = {}
+
+    # ---- What a subclass may declare by functions of the configuration.
+
+    @classmethod
+    def check(cls, config: ml_collections.ConfigDict) -> None:
+        """Raises a UserError where settings of this method contradict each other."""
+        del config
+
+    @classmethod
+    def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
+        """Arguments of `models.build_encoder` that shape the direction head."""
+        return {"dimension": config.model.dimension}
+
+    @classmethod
+    def default_concentration(cls, config: ml_collections.ConfigDict) -> float:
+        """The kappa of an untrained head, unless `concentration.initial` says otherwise.
+
+        The paper's l2 penalty puts kappa between 0 and 5: softplus(0) is a good start. The exact
+        penalty has the scale of the dimension: at kappa = d a sample has E[mu.x] = 0.62 in any high
+        dimension.
+        """
+        if config.concentration.regularizer == "vmf":
+            return float(config.model.dimension)
+        return math.log(2.0)
+
+    @classmethod
+    def locate(cls, config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+        """Points the configuration to files that the run directory keeps beside checkpoints."""
+        del config, workdir
+
+    @abc.abstractmethod
+    def objective(
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
+    ) -> Objective:
+        """The method's own loss on one replica's share of the batch.
+
+        Args:
+            views: Images [B, H, W, 3] in [0, 1], as `view_kinds` lists them, without wide views.
+            labels: Class numbers [B], None without labels.
+            context: Where training stands.
+        """
+
+    def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:
+        """The kinds of views to train on, in the order of `objective`; wide ones come last."""
+        kinds: list[ViewKind] = [(augmentation, self.num_views)]
+        if self.num_wide_views:
+            kinds.append((data.WideViews(augmentation=augmentation), self.num_wide_views))
+        return kinds
+
+    def after_step(self, context: StepContext) -> None:
+        """Moves what no gradient moves, after the optimizer; outside of the replicas."""
+        del context
+
+    # ---- What everybody else asks.
 
     @property
     def encoder(self) -> keras.Model:
@@ -69,87 +175,18 @@ class Method(abc.ABC):
         return self.models["encoder"]
 
     @property
+    def classifier(self) -> keras.Model | None:
+        """The model from features [B, F] to logits [B, C], of a method that trains one."""
+        return self.models.get("classifier")
+
+    @property
     def trainable_variables(self) -> list[keras.Variable]:
         """All that the optimizer moves."""
         return [v for model in self.models.values() for v in model.trainable_variables]
 
-    @abc.abstractmethod
-    def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, moment: Moment
-    ) -> Objective:
-        """The method's own loss on one replica's share of the batch.
-
-        Args:
-            views: `num_views` tensors of images [B, H, W, 3] in [0, 1], then `num_local_views` of
-                smaller ones.
-            labels: Class numbers [B], None without labels.
-            moment: Where training stands.
-
-        Returns:
-            The loss terms, to be added; for each view the cosine [B] between its direction and
-            the direction that the method aligns it with; for each view its concentration [B].
-        """
-
-    def after_step(self, moment: Moment) -> None:
-        """Moves what no gradient moves, after the optimizer; outside of the replicas."""
-        del moment
-
-    def loss(
-        self,
-        views: list[tf.Tensor],
-        labels: tf.Tensor | None = None,
-        moment: Moment = START,
-    ) -> Terms:
-        """All terms of the loss with their sum as `loss`, and what to watch beside them.
-
-        The mean of each over the replicas is its value for the whole batch. `views` are those of
-        `objective`, then `num_wide_views`.
-        """
-        own = len(views) - self.num_wide_views
-        terms, cosines, kappas = self.objective(views[:own], labels, moment)
-        if self.num_wide_views:
-            measured, kappas = self.head_alone([*views[: self.num_views], *views[own:]])
-            cosines = cosines + measured[len(cosines) :]
-        if self.probabilistic and self.explicit:
-            terms |= concentration_terms(
-                cosines,
-                kappas,
-                self.config.concentration,
-                dimension=self.encoder.output["mean_direction"].shape[-1],
-            )
-        watched: Terms = {}
-        if cosines:
-            watched["cosine"] = tf.reduce_mean(tf.stack(cosines))
-        if self.probabilistic:
-            kappa = tf.stack(kappas)
-            watched["kappa"] = tf.reduce_mean(kappa)
-            watched["kappa_square"] = tf.reduce_mean(tf.square(kappa))
-        return {"loss": tf.add_n(list(terms.values())), **terms, **watched}
-
-    def head_alone(self, views: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """What views teach the concentration head while the encoder stands still.
-
-        The encoder is in inference mode and gets no gradient. All views are one batch for the head:
-        normalized apart, wide views would look like ordinary ones.
-
-        Returns:
-            For each view the cosine [B] of its direction with that of the first (the first: with
-            that of the second), and the concentration [B].
-        """
-        parts = self.frozen_parts(tf.concat(views, axis=0))
-        mu = tf.split(tf.stop_gradient(parts["mean_direction"]), len(views))
-        head = self.encoder.get_layer("concentration_head")
-        kappa = head(tf.stop_gradient(parts["seen"]), training=True)
-        cosines = [losses.cosine(mu[0], other) for other in mu[1:]]
-        return [cosines[0], *cosines], tf.split(kappa, len(views))
-
     def describe_encoder(self) -> str:
         """What the encoder is, for people."""
         return f"{self.config.model.backbone} of width {self.config.model.width}"
-
-    def frozen_parts(self, views: tf.Tensor) -> Terms:
-        """`mean_direction` [B, d] and `seen` [B, F], what the concentration head is applied to."""
-        return models.frozen_parts(self.encoder)(views, training=False)
 
     def predicted_cosine(self, kappa: tf.Tensor) -> tf.Tensor:
         """The E[cos] [...] of two views that kappa [...] stands for: where the loss is smallest.
@@ -161,16 +198,75 @@ class Method(abc.ABC):
         if not (self.probabilistic and self.explicit):
             raise ValueError(f"{self.config.method} does not learn kappa from a cosine")
         if config.regularizer == "vmf":
-            dimension = self.encoder.output["mean_direction"].shape[-1]
-            return vmf.mean_resultant_length(kappa, dimension)
+            return vmf.mean_resultant_length(kappa, self._dimension)
         return losses.predicted_cosine(
             kappa, align_weight=config.align_weight, penalty_weight=config.penalty_weight
         )
 
+    # ---- The train step: views in, loss out.
+
+    def loss(
+        self,
+        views: list[tf.Tensor],
+        labels: tf.Tensor | None = None,
+        context: StepContext = START,
+    ) -> Terms:
+        """All terms of the loss with their sum as `loss`, and what to watch beside them.
+
+        The mean of each over the replicas is its value for the whole batch. `views` are those of
+        `view_kinds`.
+        """
+        own = len(views) - self.num_wide_views
+        objective = self.objective(views[:own], labels, context)
+        terms = dict(objective.terms)
+        cosines, kappas = objective.cosines, objective.concentrations
+        if self.num_wide_views:
+            measured = self.head_objective([*views[: self.num_views], *views[own:]])
+            cosines = cosines + measured.cosines[len(cosines) :]
+            kappas = measured.concentrations
+        if self.probabilistic and self.explicit:
+            config = self.config.concentration
+            terms |= losses.concentration_terms(
+                cosines,
+                kappas,
+                align_weight=config.align_weight,
+                penalty_weight=config.penalty_weight,
+                regularizer=config.regularizer,
+                dimension=self._dimension,
+            )
+        watched: Terms = {}
+        if cosines:
+            watched["cosine"] = tf.reduce_mean(tf.stack(cosines))
+        if self.probabilistic:
+            kappa = tf.stack(kappas)
+            watched["kappa"] = tf.reduce_mean(kappa)
+            watched["kappa_square"] = tf.reduce_mean(tf.square(kappa))
+        return {"loss": tf.add_n(list(terms.values())), **terms, **watched}
+
+    def build_encoder(self, *, concentration: bool) -> keras.Model:
+        """Builds the encoder that the configuration describes."""
+        config = self.config
+        return models.build_encoder(
+            backbone=config.model.backbone,
+            width=config.model.width,
+            stem=config.model.stem,
+            hidden=config.model.hidden,
+            dropout=config.model.dropout,
+            concentration=concentration,
+            initial_concentration=self.initial_concentration,
+            concentration_levels=config.concentration.levels,
+            **self.head_options(config),
+        )
+
+    @property
+    def initial_concentration(self) -> float:
+        """The kappa of an untrained head."""
+        return self.config.concentration.initial or self.default_concentration(self.config)
+
     def encode(
         self,
         views: list[tf.Tensor],
-        moment: Moment,
+        context: StepContext,
         *,
         model: keras.Model | None = None,
         first_view: int = 0,
@@ -179,56 +275,62 @@ class Method(abc.ABC):
 
         Args:
             views: Images [B, H, W, 3], several times.
-            moment: Where training stands: dropout draws from it.
+            context: Where training stands: dropout draws from it.
             model: The encoder by default.
             first_view: Number of the first view among all of the step.
 
         Returns:
             The outputs of each view.
         """
-        if len(views) > 1 and not self.config.model.one_pass:
-            return [
-                self.encode([view], moment, model=model, first_view=number)[0]
-                for number, view in enumerate(views, start=first_view)
-            ]
-        dropping: Any = contextlib.nullcontext()
-        if self.config.model.dropout:
-            rows = tf.shape(views[0])[0]
-            positions = distribute.replica_id() * rows + tf.range(rows)
-            numbers = range(_DROPOUT + first_view, _DROPOUT + first_view + len(views))
-            seed, step = moment.seed[0], moment.seed[1]
-            seeds = [example_seeds(seed, step, positions, number) for number in numbers]
-            dropping = models.dropping(tf.concat(seeds, axis=0))
-        with dropping:
-            outputs = (model or self.encoder)(tf.concat(views, axis=0), training=True)
-        parts = {name: tf.split(value, len(views)) for name, value in outputs.items()}
-        return [{name: parts[name][view] for name in parts} for view in range(len(views))]
+        model = model or self.encoder
+        size = len(views) if self.config.model.one_pass else 1
+        outputs = []
+        for start in range(0, len(views), size):
+            group = views[start : start + size]
+            with self._dropout(group, context, first_view + start):
+                whole = model(tf.concat(group, axis=0), training=True)
+            parts = {name: tf.split(value, len(group)) for name, value in whole.items()}
+            outputs += [{name: parts[name][i] for name in parts} for i in range(len(group))]
+        return outputs
+
+    def head_objective(self, views: list[tf.Tensor]) -> Objective:
+        """What views teach the concentration head while the encoder stands still.
+
+        The encoder is in inference mode and gets no gradient. All views are one batch for the head:
+        normalized apart, wide views would look like ordinary ones. The cosine of each view is that
+        with the first (of the first: with the second).
+        """
+        frozen = self.frozen_outputs(tf.concat(views, axis=0))
+        mu = tf.split(tf.stop_gradient(frozen["mean_direction"]), len(views))
+        head = self.encoder.get_layer("concentration_head")
+        kappa = head(tf.stop_gradient(frozen["head_inputs"]), training=True)
+        cosines = [losses.cosine(mu[0], other) for other in mu[1:]]
+        return Objective({}, [cosines[0], *cosines], tf.split(kappa, len(views)))
+
+    def frozen_outputs(self, views: tf.Tensor) -> Terms:
+        """`mean_direction` [B, d] and `head_inputs` [B, F], to which the kappa head is applied."""
+        return models.frozen_outputs(self.encoder)(views, training=False)
+
+    @property
+    def _dimension(self) -> int:
+        return self.encoder.output["mean_direction"].shape[-1]
+
+    def _dropout(
+        self, views: list[tf.Tensor], context: StepContext, first_view: int
+    ) -> contextlib.AbstractContextManager[None]:
+        """Drops units, if the configuration asks for it, by seeds of these views."""
+        if not self.config.model.dropout:
+            return contextlib.nullcontext()
+        rows = tf.shape(views[0])[0]
+        positions = distribute.replica_id() * rows + tf.range(rows)
+        seed, step = context.seed[0], context.seed[1]
+        seeds = [
+            counter_random.example_seeds(seed, step, positions, _DROPOUT + number)
+            for number in range(first_view, first_view + len(views))
+        ]
+        return models.dropping(tf.concat(seeds, axis=0))
 
 
-def concentration_terms(
-    cosines: list[tf.Tensor],
-    kappas: list[tf.Tensor],
-    config: ml_collections.ConfigDict,
-    *,
-    dimension: int,
-) -> Terms:
-    """The alignment and the penalty, each already weighted.
-
-        alignment = -l_align * sum over views v of mean(kappa_v * cos_v)
-        penalty   =  l_reg   * sum over views v of mean(kappa_v^2)
-
-    For SimCLR both views have the same cosine and this is -l_align mean((k1 + k2) mu1.mu2); for a
-    method with stopped targets each view answers for its own alignment only. With the regularizer
-    `vmf` the two are the negative log-likelihood of a von Mises-Fisher distribution, weighted by
-    l_align / d, since kappa then grows as d does.
-    """
-    weight = config.align_weight
-    if config.regularizer == "vmf":
-        weight /= dimension
-        penalty = weight * losses.vmf_penalty(*kappas, dimension=dimension)
-    else:
-        penalty = config.penalty_weight * losses.l2_penalty(*kappas)
-    aligned = tf.add_n(
-        [tf.reduce_mean(kappa * cos) for kappa, cos in zip(kappas, cosines, strict=True)]
-    )
-    return {"alignment": -weight * aligned, "penalty": penalty}
+def concentrations(outputs: list[dict[str, Any]]) -> list[tf.Tensor]:
+    """The concentration [B] of each view, where the encoder gave one."""
+    return [view["concentration"] for view in outputs if "concentration" in view]

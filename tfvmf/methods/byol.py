@@ -1,15 +1,26 @@
 """BYOL: predict what a slow copy of the network says of the other view."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import keras
 import ml_collections
-import tensorflow as tf
 
-from tfvmf import distribute, losses, models
-from tfvmf.methods.base import Method, Moment, Objective
-from tfvmf.methods.encoders import encoder_from_config
-from tfvmf.methods.simsiam import aligned, predict
+from tfvmf.lazy import lazy_import
+from tfvmf.methods.base import Method, Objective, StepContext, concentrations
+from tfvmf.methods.simsiam import SimSiam, aligned, predict
+from tfvmf.settings import Setting
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from tfvmf import distribute, losses, models
+else:
+    tf, distribute, losses, models = lazy_import(
+        "tensorflow", "tfvmf.distribute", "tfvmf.losses", "tfvmf.models"
+    )
 
 
 class BYOL(Method):
@@ -22,15 +33,23 @@ class BYOL(Method):
     batches.
     """
 
-    def __init__(
-        self, config: ml_collections.ConfigDict, *, probabilistic: bool, num_classes: int = 0
-    ) -> None:
-        super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        self.models["encoder"] = encoder_from_config(config, concentration=probabilistic)
+    section: ClassVar[str] = "byol"
+    settings: ClassVar[dict[str, Setting]] = {
+        "momentum": Setting(0.99, "of the target at the start; it rises to 1", low=0, below=1),
+        # The method's paper has none, and then takes far more steps until it learns anything.
+        "output_norm": Setting(False, "batch norm at the end of the projector"),
+    }
+    term_names: ClassVar[tuple[str, ...]] = ("regression",)
+    relative_cost: ClassVar[float] = 1.3  # the target sees both views too, without a gradient
+    kappa_note = SimSiam.kappa_note
+
+    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
+        super().__init__(config, num_classes=num_classes)
+        self.models["encoder"] = self.build_encoder(concentration=self.probabilistic)
         self.models["predictor"] = models.build_predictor(
             config.model.dimension, hidden=config.model.hidden
         )
-        self.models["target"] = encoder_from_config(config, concentration=False)
+        self.models["target"] = self.build_encoder(concentration=False)
         self._online = models.with_projection(self.encoder)
         # A weight of the target, and the encoder's.
         self._averaged: list[tuple[keras.Variable, keras.Variable]] = []
@@ -42,28 +61,28 @@ class BYOL(Method):
             )
         self.models["target"].trainable = False
 
+    @classmethod
+    def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
+        """Batch norm at the end of the projector, where the settings ask for it."""
+        return {**super().head_options(config), "output_norm": config.byol.output_norm}
+
     def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, moment: Moment
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
     ) -> Objective:
         """See `Method.objective`."""
-        del labels
-        online = self.encode(views, moment, model=self._online)
-        slow = self.encode(views, moment, model=self.models["target"])
+        online = self.encode(views, context, model=self._online)
+        slow = self.encode(views, context, model=self.models["target"])
         predicted = predict(self, online)
         targets = [tf.stop_gradient(view["mean_direction"]) for view in reversed(slow)]
-        terms = {
-            "regression": tf.add_n(
-                [
-                    losses.squared_distance(p, target)
-                    for p, target in zip(predicted, targets, strict=True)
-                ]
-            )
-        }
-        return terms, aligned(predicted, targets), [view["concentration"] for view in online]
+        pairs = list(zip(predicted, targets, strict=True))
+        regression = tf.add_n([losses.squared_distance(p, target) for p, target in pairs])
+        return Objective(
+            {"regression": regression}, aligned(predicted, targets), concentrations(online)
+        )
 
-    def after_step(self, moment: Moment) -> None:
+    def after_step(self, context: StepContext) -> None:
         """Moves the target a little towards the encoder."""
-        keep = self.momentum(moment.epoch)
+        keep = self.momentum(context.epoch)
         for target, source in self._averaged:
             distribute.update(target, lambda t, w: keep * t + (1.0 - keep) * w, source)
 

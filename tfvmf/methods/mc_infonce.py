@@ -1,32 +1,50 @@
 """MC-InfoNCE, the paper's strongest competitor: kappa learned implicitly, from samples."""
 
-from typing import ClassVar
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
 
 import ml_collections
-import tensorflow as tf
 
-from tfvmf import distribute, losses
-from tfvmf.methods.base import Method, Moment, Objective
-from tfvmf.methods.encoders import encoder_from_config
+from tfvmf.lazy import lazy_import
+from tfvmf.methods.base import Method, Objective, StepContext
+from tfvmf.settings import AGGREGATIONS, Setting
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tfvmf import distribute, losses
+else:
+    tf, distribute, losses = lazy_import("tensorflow", "tfvmf.distribute", "tfvmf.losses")
 
 
 class MCInfoNCE(Method):
     """SimCLR's loss on samples of the views' distributions, over the negatives of all replicas."""
 
+    section: ClassVar[str] = "mc_infonce"
+    settings: ClassVar[dict[str, Setting]] = {
+        "temperature": Setting(0.5, "of the softmax over samples", above=0),
+        "num_samples": Setting(64, "samples of each distribution", low=1),
+        "aggregation": Setting("mean_log", "how samples are joined", choices=AGGREGATIONS),
+    }
+    term_names: ClassVar[tuple[str, ...]] = ("contrastive",)
+    relative_cost: ClassVar[float] = 1.3  # 64 samples: benchmarks/mc_infonce.py
     explicit: ClassVar[bool] = False
 
-    def __init__(
-        self, config: ml_collections.ConfigDict, *, probabilistic: bool = True, num_classes: int = 0
-    ) -> None:
-        super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        self.models["encoder"] = encoder_from_config(config, concentration=True)
+    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
+        super().__init__(config, num_classes=num_classes)
+        self.models["encoder"] = self.build_encoder(concentration=True)
+
+    @classmethod
+    def default_concentration(cls, config: ml_collections.ConfigDict) -> float:
+        """The dimension: samples of kappa = softplus(0) are all but uniform and teach nothing."""
+        return float(config.model.dimension)
 
     def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, moment: Moment
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
     ) -> Objective:
         """See `Method.objective`."""
-        del labels
-        first, second = self.encode(views, moment)
+        first, second = self.encode(views, context)
         mu_1, mu_2 = first["mean_direction"], second["mean_direction"]
         kappa_1, kappa_2 = first["concentration"], second["concentration"]
         rows = tf.shape(mu_1)[0]
@@ -37,7 +55,7 @@ class MCInfoNCE(Method):
             distribute.gather(kappa_1),
             distribute.gather(mu_2),
             distribute.gather(kappa_2),
-            seed=moment.seed,
+            seed=context.seed,
             temperature=self.config.mc_infonce.temperature,
             num_samples=self.config.mc_infonce.num_samples,
             aggregation=self.config.mc_infonce.aggregation,
@@ -45,4 +63,4 @@ class MCInfoNCE(Method):
             first_row=distribute.replica_id() * rows,
         )
         cosine = losses.cosine(mu_1, mu_2)
-        return {"contrastive": contrastive}, [cosine, cosine], [kappa_1, kappa_2]
+        return Objective({"contrastive": contrastive}, [cosine, cosine], [kappa_1, kappa_2])

@@ -1,29 +1,42 @@
 """SimCLR: two views of an image find each other among all views of the batch."""
 
-import ml_collections
-import tensorflow as tf
+from __future__ import annotations
 
-from tfvmf import distribute, losses
-from tfvmf.methods.base import Method, Moment, Objective
-from tfvmf.methods.encoders import encoder_from_config
+from typing import TYPE_CHECKING, ClassVar
+
+import ml_collections
+
+from tfvmf.lazy import lazy_import
+from tfvmf.methods.base import Method, Objective, StepContext, concentrations
+from tfvmf.settings import Setting
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tfvmf import distribute, losses
+else:
+    tf, distribute, losses = lazy_import("tensorflow", "tfvmf.distribute", "tfvmf.losses")
 
 
 class SimCLR(Method):
     """The NT-Xent loss on the mean directions, over the negatives of all replicas."""
 
-    def __init__(
-        self, config: ml_collections.ConfigDict, *, probabilistic: bool, num_classes: int = 0
-    ) -> None:
-        super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        self.models["encoder"] = encoder_from_config(config, concentration=probabilistic)
+    section: ClassVar[str] = "simclr"
+    settings: ClassVar[dict[str, Setting]] = {
+        "temperature": Setting(0.5, "of the softmax over views", above=0)
+    }
+    term_names: ClassVar[tuple[str, ...]] = ("contrastive",)
+
+    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
+        super().__init__(config, num_classes=num_classes)
+        self.models["encoder"] = self.build_encoder(concentration=self.probabilistic)
 
     def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, moment: Moment
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
     ) -> Objective:
         """See `Method.objective`."""
-        del labels
-        first, second = self.encode(views, moment)
-        mu_1, mu_2 = first["mean_direction"], second["mean_direction"]
+        outputs = self.encode(views, context)
+        mu_1, mu_2 = (view["mean_direction"] for view in outputs)
         contrastive = losses.nt_xent(
             mu_1,
             mu_2,
@@ -33,5 +46,4 @@ class SimCLR(Method):
             first_row=distribute.replica_id() * tf.shape(mu_1)[0],
         )
         cosine = losses.cosine(mu_1, mu_2)
-        kappas = [first["concentration"], second["concentration"]]
-        return {"contrastive": contrastive}, [cosine, cosine], kappas
+        return Objective({"contrastive": contrastive}, [cosine, cosine], concentrations(outputs))

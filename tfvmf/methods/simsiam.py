@@ -1,11 +1,21 @@
 """SimSiam: a predictor and a stopped gradient keep two views from collapsing."""
 
-import ml_collections
-import tensorflow as tf
+from __future__ import annotations
 
-from tfvmf import losses, models
-from tfvmf.methods.base import Method, Moment, Objective
-from tfvmf.methods.encoders import encoder_from_config
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import ml_collections
+
+from tfvmf.lazy import lazy_import
+from tfvmf.methods.base import Method, Objective, StepContext, concentrations
+from tfvmf.settings import Setting
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tfvmf import losses, models
+else:
+    tf, losses, models = lazy_import("tensorflow", "tfvmf.losses", "tfvmf.models")
 
 
 class SimSiam(Method):
@@ -16,33 +26,38 @@ class SimSiam(Method):
     Three-layer projector with batch norm at its end, bottleneck predictor p on the projection.
     """
 
-    def __init__(
-        self, config: ml_collections.ConfigDict, *, probabilistic: bool, num_classes: int = 0
-    ) -> None:
-        super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        self.models["encoder"] = encoder_from_config(config, concentration=probabilistic)
+    section: ClassVar[str] = "simsiam"
+    settings: ClassVar[dict[str, Setting]] = {
+        "bottleneck": Setting(4, "the predictor's hidden layer is dimension / bottleneck", low=1)
+    }
+    term_names: ClassVar[tuple[str, ...]] = ("regression",)
+    kappa_note = "kappa was taught by the cosine of a prediction with its target"
+
+    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
+        super().__init__(config, num_classes=num_classes)
+        self.models["encoder"] = self.build_encoder(concentration=self.probabilistic)
         dimension = config.model.dimension
         hidden = max(1, dimension // config.simsiam.bottleneck)
         self.models["predictor"] = models.build_predictor(dimension, hidden=hidden)
         self._online = models.with_projection(self.encoder)
 
+    @classmethod
+    def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
+        """Two hidden layers, and batch norm at the end of the projector."""
+        return {**super().head_options(config), "hidden_layers": 2, "output_norm": True}
+
     def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, moment: Moment
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
     ) -> Objective:
         """See `Method.objective`."""
-        del labels
-        online = self.encode(views, moment, model=self._online)
+        online = self.encode(views, context, model=self._online)
         predicted = predict(self, online)
         targets = [view["mean_direction"] for view in reversed(online)]
-        terms = {
-            "regression": tf.add_n(
-                [
-                    0.5 * losses.negative_cosine(p, target)
-                    for p, target in zip(predicted, targets, strict=True)
-                ]
-            )
-        }
-        return terms, aligned(predicted, targets), [view["concentration"] for view in online]
+        pairs = list(zip(predicted, targets, strict=True))
+        regression = tf.add_n([0.5 * losses.negative_cosine(p, target) for p, target in pairs])
+        return Objective(
+            {"regression": regression}, aligned(predicted, targets), concentrations(online)
+        )
 
 
 def predict(method: Method, online: list[dict[str, tf.Tensor]]) -> list[tf.Tensor]:

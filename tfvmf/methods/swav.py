@@ -1,11 +1,25 @@
 """SwAV: views of an image are assigned to the same prototypes, and all prototypes are used."""
 
-import ml_collections
-import tensorflow as tf
+from __future__ import annotations
 
-from tfvmf import distribute, losses, models
-from tfvmf.methods.base import Method, Moment, Objective
-from tfvmf.methods.encoders import encoder_from_config
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+import ml_collections
+
+from tfvmf.errors import UserError
+from tfvmf.lazy import lazy_import
+from tfvmf.methods.base import Method, Objective, StepContext, ViewKind, concentrations
+from tfvmf.settings import Setting
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tfvmf import data, distribute, losses, models
+else:
+    tf, distribute, losses, models = lazy_import(
+        "tensorflow", "tfvmf.distribute", "tfvmf.losses", "tfvmf.models"
+    )
 
 
 class SwAV(Method):
@@ -17,33 +31,73 @@ class SwAV(Method):
     assigned.
     """
 
-    def __init__(
-        self, config: ml_collections.ConfigDict, *, probabilistic: bool, num_classes: int = 0
-    ) -> None:
-        super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        self.num_local_views = config.swav.num_local_views
-        self.models["encoder"] = encoder_from_config(config, concentration=probabilistic)
+    section: ClassVar[str] = "swav"
+    settings: ClassVar[dict[str, Setting]] = {
+        "num_prototypes": Setting(128, "directions that stand for clusters", low=2),
+        "temperature": Setting(0.1, "of the softmax over prototypes", above=0),
+        # 0.05 on ImageNet; on small sets that gives nearly equal shares to all prototypes, and the
+        # loss stays at log(num_prototypes).
+        "sinkhorn_epsilon": Setting(0.02, "small values assign hard", above=0),
+        "sinkhorn_iterations": Setting(3, "rounds of Sinkhorn's algorithm", low=1),
+        "freeze_epochs": Setting(1.0, "the prototypes do not move at first", low=0),
+        "queue_length": Setting(0, "past directions per view in the assignment", low=0),
+        "queue_start_epochs": Setting(0.0, "when the queue starts", low=0),
+        "num_local_views": Setting(0, "small crops beside the two views (multi-crop)", low=0),
+        "local_size": Setting(16, "height and width of local views", low=8),
+        "local_crop_min": Setting(0.05, "smallest local crop, as a share of the area"),
+        "local_crop_max": Setting(0.2, "largest local crop, as a share of the area"),
+    }
+    term_names: ClassVar[tuple[str, ...]] = ("prediction",)
+
+    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
+        super().__init__(config, num_classes=num_classes)
+        self.models["encoder"] = self.build_encoder(concentration=self.probabilistic)
         self.prototypes = models.Prototypes(
             config.swav.num_prototypes, queue_length=config.swav.queue_length, name="prototypes"
         )
         self.prototypes.build((None, config.model.dimension))
         self.models["prototypes"] = self.prototypes
 
+    @classmethod
+    def check(cls, config: ml_collections.ConfigDict) -> None:
+        """A queue is at least as long as a batch."""
+        if 0 < config.swav.queue_length < config.batch_size:
+            raise UserError(
+                f"--config.swav.queue_length={config.swav.queue_length} is smaller than a batch of "
+                f"{config.batch_size}: use 0 for no queue, or a multiple of the batch"
+            )
+
+    def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:
+        """Two views, then local ones, then wide ones."""
+        pair, *wide = super().view_kinds(augmentation)
+        config = self.config.swav
+        if not config.num_local_views:
+            return [pair, *wide]
+        try:
+            local = dataclasses.replace(
+                augmentation,
+                size=config.local_size,
+                crop_min=config.local_crop_min,
+                crop_max=config.local_crop_max,
+            )
+        except ValueError as error:
+            raise UserError(f"--config.swav.local_*: {error}") from error
+        return [pair, (local, config.num_local_views), *wide]
+
     def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, moment: Moment
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
     ) -> Objective:
         """See `Method.objective`."""
-        del labels
         pair, local = views[: self.num_views], views[self.num_views :]
-        outputs = self.encode(pair, moment)
+        outputs = self.encode(pair, context)
         if local:
-            outputs += self.encode(local, moment, first_view=self.num_views)
+            outputs += self.encode(local, context, first_view=self.num_views)
         directions = [view["mean_direction"] for view in outputs]
-        learn = moment.epoch >= self.config.swav.freeze_epochs
+        learn = context.epoch >= self.config.swav.freeze_epochs
         scores = tf.split(self.prototypes(tf.concat(directions, axis=0), learn=learn), len(outputs))
         parts = []
         for assigned in range(self.num_views):
-            codes = self._codes(assigned, directions[assigned], scores[assigned], moment)
+            codes = self._codes(assigned, directions[assigned], scores[assigned], context)
             parts += [
                 losses.swapped_prediction(
                     codes, scores[view], temperature=self.config.swav.temperature
@@ -52,16 +106,16 @@ class SwAV(Method):
                 if view != assigned
             ]
         cosine = losses.cosine(directions[0], directions[1])
-        kappas = [view["concentration"] for view in outputs[: self.num_views]]
-        return {"prediction": tf.add_n(parts) / len(parts)}, [cosine, cosine], kappas
+        prediction = tf.add_n(parts) / len(parts)
+        kappas = concentrations(outputs[: self.num_views])
+        return Objective({"prediction": prediction}, [cosine, cosine], kappas)
 
-    def after_step(self, moment: Moment) -> None:
+    def after_step(self, context: StepContext) -> None:
         """Gives the prototypes length 1 again."""
-        del moment
         self.prototypes.normalize()
 
     def _codes(
-        self, view: int, directions: tf.Tensor, scores: tf.Tensor, moment: Moment
+        self, view: int, directions: tf.Tensor, scores: tf.Tensor, context: StepContext
     ) -> tf.Tensor:
         """Assignments [B, K] of this replica's rows, made together with those of all replicas."""
         config = self.config.swav
@@ -78,7 +132,7 @@ class SwAV(Method):
         if not config.queue_length:
             return assign(batch)
         past = tf.stop_gradient(self.prototypes(self.prototypes.queue[view]))
-        started = moment.epoch >= config.queue_start_epochs
+        started = context.epoch >= config.queue_start_epochs
         codes = tf.cond(
             tf.logical_and(started, self.prototypes.is_full(view)),
             lambda: assign(tf.concat([batch, past], axis=0)),

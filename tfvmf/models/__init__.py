@@ -2,10 +2,14 @@
 
 from tfvmf.models.batch_norm import BatchNorm
 from tfvmf.models.dropout import Dropout, dropping, has_dropout
-from tfvmf.models.encoder import OUTPUTS, build_encoder, frozen_parts, with_projection
-from tfvmf.models.heads import build_concentration_head, build_direction_head, build_predictor
-from tfvmf.models.levels import Levels
-from tfvmf.models.prototypes import Prototypes
+from tfvmf.models.encoder import OUTPUTS, build_encoder, frozen_outputs, with_projection
+from tfvmf.models.heads import (
+    Levels,
+    Prototypes,
+    build_concentration_head,
+    build_direction_head,
+    build_predictor,
+)
 from tfvmf.models.resnet import ARCHITECTURES, build_backbone
 
 __all__ = [
@@ -21,7 +25,7 @@ __all__ = [
     "build_encoder",
     "build_predictor",
     "dropping",
-    "frozen_parts",
+    "frozen_outputs",
     "has_dropout",
     "with_projection",
 ]

@@ -1,16 +1,16 @@
 """The encoder: an image in; features, a direction and how sure the encoder is of it out."""
 
+import importlib
 import math
 from typing import Any
 
 import keras
 from keras import layers
 
-from tfvmf.models import heads, resnet
-from tfvmf.models.levels import Levels
+from tfvmf.models import heads
+from tfvmf.settings import BACKBONES, LEVELS
 
 OUTPUTS = ("features", "mean_direction", "concentration")
-LEVELS = ("last", "all")
 
 
 def build_encoder(
@@ -30,7 +30,7 @@ def build_encoder(
     """Builds the model that everything else trains, evaluates and serves.
 
     Args:
-        backbone: `resnet10`, `resnet18`, `resnet34` or `resnet50`.
+        backbone: The name of a network (`BACKBONES`), such as `resnet18`.
         width: Channels of the first stage (64 in the original ResNets).
         dimension: Length d of the mean direction. None: no direction head, the mean direction is
             the normalized feature vector (for encoders trained with labels).
@@ -58,8 +58,11 @@ def build_encoder(
             raise ValueError(f"{name} must be at least 1, not {value}")
     if dimension is not None and dimension < 2:
         raise ValueError(f"dimension must be at least 2 (a circle), not {dimension}")
+    if backbone not in BACKBONES:
+        raise ValueError(f"backbone {backbone!r} is unknown: use one of {', '.join(BACKBONES)}")
+    module = importlib.import_module(BACKBONES[backbone])
     images = keras.Input((None, None, 3), name="images")
-    levels = resnet.build_backbone(backbone, width=width, stem=stem, dropout=dropout)(images)
+    levels = module.build_backbone(backbone, width=width, stem=stem, dropout=dropout)(images)
     features = levels["features"]
     size = features.shape[-1]
     if dimension is None:
@@ -74,19 +77,19 @@ def build_encoder(
             dropout=dropout,
         )(features)
     if concentration:
-        seen = features
+        head_inputs = features
         if concentration_levels == "all":
             maps = {name: value for name, value in levels.items() if name != "features"}
-            seen = Levels(name="levels", dtype="float32")(maps)
+            head_inputs = heads.Levels(name="levels", dtype="float32")(maps)
         kappa = heads.build_concentration_head(
-            seen.shape[-1],
+            head_inputs.shape[-1],
             hidden=hidden,
             initial=initial_concentration,
             dropout=dropout,
             input_norm=concentration_levels == "all",
-        )(seen)
+        )(head_inputs)
     else:
-        kappa = Certain(name="concentration")(features)
+        kappa = ConstantConcentration(name="concentration")(features)
     outputs: dict[str, Any] = {
         "features": features,
         "mean_direction": direction,
@@ -110,28 +113,30 @@ def with_projection(encoder: keras.Model) -> keras.Model:
     return keras.Model(encoder.input, outputs, name=encoder.name)
 
 
-def frozen_parts(encoder: keras.Model) -> keras.Model:
+def frozen_outputs(encoder: keras.Model) -> keras.Model:
     """The same encoder up to its concentration head, sharing all weights.
 
-    Images -> `mean_direction` [B, d], and `seen` [B, F], what the concentration head is applied to.
+    Images -> `mean_direction` [B, d], and `head_inputs` [B, F], what the concentration head is
+    applied to: the layer `levels` where there is one, otherwise the features.
     """
-    head = encoder.get_layer("concentration_head")
-    (node,) = [n for n in head._inbound_nodes if n.operation is head]
+    sees_levels = any(layer.name == "levels" for layer in encoder.layers)
     outputs = {
         "mean_direction": encoder.output["mean_direction"],
-        "seen": node.input_tensors[0],
+        "head_inputs": encoder.get_layer("levels").output
+        if sees_levels
+        else encoder.output["features"],
     }
-    return keras.Model(encoder.input, outputs, name="frozen_parts")
+    return keras.Model(encoder.input, outputs, name="frozen_outputs")
 
 
-@keras.saving.register_keras_serializable(package="tfvmf")
-class Certain(layers.Layer):
-    """Features [B, F] -> ones [B]: the concentration of an encoder that has no opinion."""
+@keras.saving.register_keras_serializable(package="tfvmf", name="Certain")  # its name in 0.1
+class ConstantConcentration(layers.Layer):
+    """Features [B, F] -> ones [B]: the concentration of an encoder that does not learn one."""
 
     def call(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         """Returns one for each row."""
         return keras.ops.ones_like(inputs[:, 0], dtype="float32")
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None]:
-        """One number a row."""
+        """One number per row."""
         return (input_shape[0],)

@@ -1,10 +1,13 @@
-"""What stands on a backbone: the mean direction on the sphere and the concentration around it."""
+"""What stands on a backbone: mean direction, concentration, predictor, prototypes."""
 
 import math
+from typing import Any
 
 import keras
+import tensorflow as tf
 from keras import layers
 
+from tfvmf import distribute
 from tfvmf.models.batch_norm import BatchNorm
 from tfvmf.models.dropout import Dropout
 
@@ -99,3 +102,85 @@ def _hidden(
     x = layers.Dense(units, use_bias=False, dtype="float32", name=linear)(x)
     x = BatchNorm(dtype="float32", name=norm)(x)
     return layers.ReLU(dtype="float32", name=relu)(x)
+
+
+@keras.saving.register_keras_serializable(package="tfvmf")
+class Levels(keras.layers.Layer):
+    """Feature maps {name: [B, H, W, C]} -> [B, 2 * sum of C]: mean and deviation of each channel.
+
+    The last features forget what an image looked like; the deviations of the first levels know
+    whether it was noisy, flat or filtered.
+    """
+
+    def call(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Pools over space, the maps in the order of their names."""
+        parts = []
+        for name in sorted(inputs):
+            mean, variance = tf.nn.moments(tf.cast(inputs[name], tf.float32), [1, 2])
+            parts += [mean, tf.sqrt(variance + 1e-6)]
+        return tf.concat(parts, axis=1)
+
+    def compute_output_shape(
+        self, input_shape: dict[str, tuple[int | None, ...]]
+    ) -> tuple[int | None, int]:
+        """One vector a row."""
+        shapes = list(input_shape.values())
+        return (shapes[0][0], 2 * sum(shape[-1] or 0 for shape in shapes))
+
+
+@keras.saving.register_keras_serializable(package="tfvmf")
+class Prototypes(keras.layers.Layer):
+    """Directions [B, d] -> cosines [B, count] with learned unit vectors.
+
+    Args:
+        count: Number of prototypes K.
+        queue_length: How many directions of past batches are kept for each of two views; 0 for
+            no queue.
+        **kwargs: As of every Keras layer.
+    """
+
+    def __init__(self, count: int, *, queue_length: int = 0, **kwargs: Any) -> None:
+        super().__init__(dtype="float32", **kwargs)
+        self.count = count
+        self.queue_length = queue_length
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the prototypes [d, K], random unit vectors, and an empty queue [2, L, d]."""
+        dimension = input_shape[-1]
+        self.kernel = self.add_weight(
+            name="kernel", shape=(dimension, self.count), initializer="random_normal"
+        )
+        self.kernel.assign(tf.math.l2_normalize(self.kernel, axis=0))
+        if self.queue_length:
+            self.queue = self.add_weight(
+                name="queue",
+                shape=(2, self.queue_length, dimension),
+                initializer="zeros",
+                trainable=False,
+                aggregation="only_first_replica",  # every replica pushes the same global batch
+            )
+
+    def call(self, inputs: tf.Tensor, learn: tf.Tensor | bool = True) -> tf.Tensor:
+        """The cosines; where `learn` is false no gradient reaches the prototypes."""
+        return tf.matmul(inputs, tf.where(learn, self.kernel, tf.stop_gradient(self.kernel)))
+
+    def normalize(self) -> None:
+        """Gives all prototypes length 1 again, after the optimizer has moved them."""
+        distribute.update(self.kernel, lambda kernel: tf.math.l2_normalize(kernel, axis=0))
+
+    def push(self, view: int, directions: tf.Tensor) -> None:
+        """Puts a batch [B, d] of the view in front of the queue; the oldest fall out."""
+        past = self.queue[view, : self.queue_length - tf.shape(directions)[0]]
+        queues = tf.unstack(self.queue)
+        queues[view] = tf.concat([tf.stop_gradient(directions), past], axis=0)
+        self.queue.assign(tf.ensure_shape(tf.stack(queues), self.queue.shape))
+
+    def is_full(self, view: int) -> tf.Tensor:
+        """Whether every place of the queue of a view has been filled."""
+        return tf.reduce_any(tf.not_equal(self.queue[view, -1], 0.0))
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs to build the layer again."""
+        config = super().get_config()
+        config.pop("dtype", None)  # always float32
+        return {**config, "count": self.count, "queue_length": self.queue_length}

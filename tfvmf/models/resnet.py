@@ -8,16 +8,22 @@ from keras import layers
 from tfvmf.models.batch_norm import BatchNorm
 from tfvmf.models.convolution import Convolution
 from tfvmf.models.dropout import Dropout
-
-STEMS = ("cifar", "imagenet")
+from tfvmf.settings import STEMS
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """How many blocks each of the four stages has, and of which kind."""
+    """How many blocks each of the four stages has, of which kind, and what they cost.
+
+    Attributes:
+        blocks: Blocks of each stage.
+        bottleneck: Whether a block is 1x1, 3x3, 1x1 convolutions; otherwise it is two of 3x3.
+        relative_cost: Multiplications on an image of 32x32 pixels, relative to ResNet-18.
+    """
 
     blocks: tuple[int, int, int, int]
     bottleneck: bool
+    relative_cost: float
 
     @property
     def expansion(self) -> int:
@@ -26,10 +32,10 @@ class Architecture:
 
 
 ARCHITECTURES = {
-    "resnet10": Architecture((1, 1, 1, 1), bottleneck=False),
-    "resnet18": Architecture((2, 2, 2, 2), bottleneck=False),
-    "resnet34": Architecture((3, 4, 6, 3), bottleneck=False),
-    "resnet50": Architecture((3, 4, 6, 3), bottleneck=True),
+    "resnet10": Architecture((1, 1, 1, 1), bottleneck=False, relative_cost=0.46),
+    "resnet18": Architecture((2, 2, 2, 2), bottleneck=False, relative_cost=1.0),
+    "resnet34": Architecture((3, 4, 6, 3), bottleneck=False, relative_cost=2.1),
+    "resnet50": Architecture((3, 4, 6, 3), bottleneck=True, relative_cost=2.3),
 }
 
 

@@ -16,20 +16,21 @@ import numpy as np
 import tensorflow as tf
 
 from tfvmf import counter_random, data
-from tfvmf.data import splits
+from tfvmf.data import pipeline, splits
 from tfvmf.data.npz import Archive
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
+from tfvmf.methods.base import ViewKind
 from tfvmf.posthoc.method import FitKappa
 from tfvmf.progress import Progress
 from tfvmf.training.inputs import (
     Inputs,
     augmentation_from_config,
     image_inputs,
+    load_sources,
     memory_limit,
 )
 from tfvmf.training.monitor import spread
-from tfvmf.training.step import Views
 
 _BATCH = 250
 _GIB = 2**30
@@ -37,38 +38,36 @@ _GIB = 2**30
 Kind = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # images and seeds -> views
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class CachedViews:
-    """Vectors of several views of each image, in place of the images.
+    """Vectors of several views of each image.
 
     Attributes:
-        name: Where they are from.
-        split: The part of it that they are.
-        size: Number of images N.
+        array: float32 [N, ordinary + wide, D].
         ordinary: Number of ordinary views of each image.
         wide: Number of wide views (`WideViews`), which come after the ordinary ones.
-        array: float32 [N, ordinary + wide, D]; None until they are computed.
     """
 
-    name: str
-    split: str
-    size: int
+    array: np.ndarray
     ordinary: int
     wide: int
-    array: np.ndarray | None = None
-    labels: None = None
-    num_classes: int = 0
 
-    @property
-    def image_shape(self) -> tuple[int, int]:
-        return (self.ordinary + self.wide, 0)
+    def reader(self) -> pipeline.Reader:
+        """Indices [B] -> `image` float32 [B, V, D], all cached views of these images."""
+        with tf.device("/cpu:0"):
+            table = tf.constant(self.array)
+        return lambda indices: {
+            "image": tf.gather(table, indices),
+            "label": tf.fill(tf.shape(indices), -1),
+        }
 
-    def kinds(self, method: Method) -> Views:
-        """What a step draws of them, in the order that the method expects."""
-        kinds: Views = [(Draw(0, self.ordinary, method.num_views), method.num_views)]
-        if self.wide and method.num_wide_views:
-            kinds.append((Draw(self.ordinary, self.wide, 1), 1))
-        return kinds
+
+def view_kinds(method: Method, *, ordinary: int, wide: int) -> list[ViewKind]:
+    """What a step draws of cached views, in the order that the method expects."""
+    kinds: list[ViewKind] = [(Draw(0, ordinary, method.num_views), method.num_views)]
+    if method.config.concentration.view_kind == "wide":
+        kinds.append((Draw(ordinary, wide, 1), 1))
+    return kinds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,36 +111,37 @@ def _below(uniform: tf.Tensor, limit: int) -> tf.Tensor:
 
 def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
     """Views of the run's images, embedded once; the run is monitored on images as always."""
-    images = image_inputs(config)
-    count = config.fit_kappa.cache_views
-    wide = count if config.concentration.view_kind == "wide" else 0
-    source = images.source
-    vectors = CachedViews(source.name, source.split, source.size, ordinary=count, wide=wide)
+    sources = load_sources(config)
+    images, source = image_inputs(config, sources), sources[0]
+    ordinary = config.fit_kappa.cache_views
+    wide = ordinary if config.concentration.view_kind == "wide" else 0
+    description = f"{source.size:,} images with {ordinary + wide} cached views"
+    embedded: list[CachedViews] = []
 
     def check(method: Method) -> None:
         assert isinstance(method, FitKappa)
         _check_memory(
-            (source.size, count + wide, method.cached_size),
+            (source.size, ordinary + wide, method.cached_size),
             memory_limit(config),
-            f"{count + wide} cached views of {source.size:,} images",
+            description,
             "lower cache_views",
         )
 
     def prepare(method: Method) -> None:
         assert isinstance(method, FitKappa)
-        vectors.array = embed_views(method, source, count, wide)
+        embedded.append(embed_views(method, source, ordinary, wide))
 
-    return Inputs(
-        source=vectors,
-        views=vectors.kinds,
-        monitor=images.monitor,
+    return images._replace(
+        description=description,
+        reader=lambda: embedded[0].reader(),
+        views=lambda method: view_kinds(method, ordinary=ordinary, wide=wide),
         check=check,
         prepare=prepare,
     )
 
 
-def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int) -> np.ndarray:
-    """Vectors float32 [N, ordinary + wide, D] of views of every image (`FitKappa.to_cache`).
+def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int) -> CachedViews:
+    """Embeds views of every image (`FitKappa.to_cache`).
 
     The views are a function of the run's seed and of the image's index.
     """
@@ -167,7 +167,7 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
             for number, embed in enumerate(embeds):
                 vectors[rows, number] = embed(images, places, tf.constant(number))
             progress.update(len(rows))
-    return vectors
+    return CachedViews(vectors, ordinary, wide)
 
 
 # ---- Features that were cached elsewhere.
@@ -175,11 +175,17 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
 
 def feature_inputs(config: ml_collections.ConfigDict) -> Inputs:
     """Features that were cached elsewhere; the run is monitored on those of held-out images."""
-    features = load_features(config.fit_kappa.model, memory_limit=memory_limit(config))
+    path = config.fit_kappa.model
+    train, held_out = load_features(path, memory_limit=memory_limit(config))
+    count = train.ordinary + train.wide
     return Inputs(
-        source=features["train"],
-        views=features["train"].kinds,
-        monitor=lambda method: FeatureMonitor(method, features["test"]),
+        name=f"{os.path.basename(path)} (train)",
+        description=f"{len(train.array):,} images with {count} cached views",
+        size=len(train.array),
+        num_classes=0,
+        reader=train.reader,
+        views=lambda method: view_kinds(method, ordinary=train.ordinary, wide=train.wide),
+        monitor=lambda method: FeatureMonitor(method, held_out),
     )
 
 
@@ -187,7 +193,6 @@ class FeatureMonitor:
     """Measures kappa on cached features of held-out images."""
 
     def __init__(self, method: Method, features: CachedViews) -> None:
-        assert features.array is not None
         self._method, self._vectors = method, features.array[:, : features.ordinary]
 
     def __call__(self) -> dict[str, float]:
@@ -216,7 +221,9 @@ def inspect_cached_features(path: str | os.PathLike[str]) -> tuple[int, bool]:
     return _checked(archive, "features", least=2)[2], "wide" in archive.keys
 
 
-def load_features(path: str | os.PathLike[str], *, memory_limit: int) -> dict[str, CachedViews]:
+def load_features(
+    path: str | os.PathLike[str], *, memory_limit: int
+) -> tuple[CachedViews, CachedViews]:
     """Reads cached features from a NumPy archive.
 
     `features` [N, K, F]: features of K >= 2 ordinary views of each of N images. `wide` [N, W, F],
@@ -227,7 +234,7 @@ def load_features(path: str | os.PathLike[str], *, memory_limit: int) -> dict[st
         memory_limit: Bytes that each array may take as float32.
 
     Returns:
-        {"train": ..., "test": ...}: one image in ten, by a hash of its index, is held out.
+        Features to train on, and those of held-out images: one in ten, by a hash of its index.
     """
     archive = Archive(os.fspath(path))
     parts = [_read(archive, "features", least=2, limit=memory_limit)]
@@ -240,14 +247,12 @@ def load_features(path: str | os.PathLike[str], *, memory_limit: int) -> dict[st
                 "both need the same images and the same length"
             )
     ordinary, wide = parts[0].shape[1], parts[1].shape[1] if len(parts) > 1 else 0
-    loaded = {}
-    for split in ("train", "test"):
+
+    def chosen(split: str) -> CachedViews:
         rows = splits.choose([str(row) for row in range(len(parts[0]))], split)
-        array = np.concatenate([part[rows] for part in parts], axis=1)
-        array.setflags(write=False)
-        name = os.path.basename(path)
-        loaded[split] = CachedViews(name, split, len(rows), ordinary, wide, array)
-    return loaded
+        return CachedViews(np.concatenate([part[rows] for part in parts], axis=1), ordinary, wide)
+
+    return chosen("train"), chosen("test")
 
 
 def _checked(archive: Archive, key: str, *, least: int) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ from tfvmf import files
 from tfvmf.config import default_config, validate
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
-from tfvmf.methods.encoders import base_method
 from tfvmf.posthoc import cached
 from tfvmf.posthoc.method import FitKappa, copy_into_run
 from tfvmf.training import loop, run_directory
@@ -77,7 +76,7 @@ def fit_kappa(
         workdir,
         logical_devices=logical_devices,
         initialize=initialize,
-        inputs=make_inputs,
+        make_inputs=make_inputs,
     )
 
 
@@ -202,7 +201,8 @@ def _run_config(model: pathlib.Path) -> ml_collections.ConfigDict:
             raise UserError(f"{model} has no encoder: it was fitted to features")
         FitKappa.locate(config, model)
         return config
-    config.fit_kappa.method = base_method(config)
+    if config.method != "fit_kappa":  # which notes what trained the directions
+        config.fit_kappa.method = config.method.removesuffix("_vmf")
     config.fit_kappa.model = str(model)
     return config
 

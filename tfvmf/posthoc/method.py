@@ -1,17 +1,29 @@
 """The method that trains a concentration head on a frozen encoder, and what its run keeps."""
 
+from __future__ import annotations
+
 import pathlib
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import keras
 import ml_collections
-import tensorflow as tf
 
-from tfvmf import files
+from tfvmf import files, methods
 from tfvmf.errors import UserError
-from tfvmf.methods.base import Method, Moment, Objective, Terms
-from tfvmf.methods.encoders import encoder_from_config, initial_concentration
-from tfvmf.posthoc import foreign
+from tfvmf.lazy import lazy_import
+from tfvmf.methods.base import Method, Objective, StepContext, Terms, ViewKind
+from tfvmf.settings import Setting
 
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from tfvmf import data
+    from tfvmf.posthoc import foreign
+else:  # settings are read before TensorFlow is imported
+    tf, data, foreign = lazy_import("tensorflow", "tfvmf.data", "tfvmf.posthoc.foreign")
+
+KINDS = ("run", "keras", "saved_model", "features")
+INPUT_RANGES = ("0..1", "-1..1", "0..255")
 # Kinds of models that a run keeps a copy of, and the name of the copy in the run directory.
 _COPIES = {"keras": "encoder.keras", "saved_model": "encoder"}
 
@@ -22,97 +34,43 @@ class FitKappa(Method):
     For fixed directions their sum is smallest at kappa = 5 E[cos] (with the paper's weights): the
     head learns to predict how well a view's direction agrees with that of an ordinary view.
 
-    The encoder is that of a run, a model from elsewhere, or nothing (`takes` features). Views are
-    what the encoder takes, or, where `fit_kappa.cache_views` is set, vectors that `to_cache` made
-    of them.
+    The encoder is that of a run, a model from elsewhere, or none (`takes` is `features`). Views
+    are what the encoder takes or, where `fit_kappa.cache_views` is set, vectors that `to_cache`
+    made of them.
     """
 
-    def __init__(
-        self, config: ml_collections.ConfigDict, *, probabilistic: bool = True, num_classes: int = 0
-    ) -> None:
-        super().__init__(config, probabilistic=probabilistic, num_classes=num_classes)
-        self._encoder = self.build_encoder()
-        if config.fit_kappa.kind == "run":
-            self.models["encoder"] = self._encoder
-        else:  # its weights are in a file of its own, not in the checkpoints
+    section: ClassVar[str] = "fit_kappa"
+    settings: ClassVar[dict[str, Setting]] = {  # `tfvmf fit-kappa` sets them
+        "model": Setting("", "what is frozen: a run, a model's file, or cached features"),
+        "kind": Setting("run", "what `model` is", choices=KINDS),
+        "method": Setting("", "the method that trained it, if it is a run"),
+        "fingerprint": Setting("", "of the file; the run directory keeps a copy of the model"),
+        "feature_layer": Setting("", "the output that is the features; empty: the obvious one"),
+        "input_range": Setting("", "of the pixels that it expects", choices=("", *INPUT_RANGES)),
+        "level_layers": Setting("", "layers whose maps the head sees, separated by commas"),
+        "cache_views": Setting(0, "views per image that are embedded once; 0: new ones", low=0),
+    }
+
+    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
+        super().__init__(config, num_classes=num_classes)
+        # Wide views are views like the others: they all teach the head, and nothing else learns.
+        self._wide, self.num_wide_views = self.num_wide_views, 0
+        self._foreign = config.fit_kappa.kind != "run"
+        self.takes = "features" if config.fit_kappa.kind == "features" else "images"
+        self._encoder = self.build_encoder(concentration=True)
+        self._head = self._encoder.get_layer("concentration_head")
+        if self._foreign:  # its weights are in a file of its own, not in the checkpoints
             self.models["concentration_head"] = self._head
+        else:
+            self.models["encoder"] = self._encoder
 
-    @property
-    def encoder(self) -> keras.Model:
-        """The frozen encoder with its new head."""
-        return self._encoder
-
-    @property
-    def takes(self) -> str:
-        """What the encoder is applied to: `images`, or `features` where it is a head alone."""
-        return "features" if self.config.fit_kappa.kind == "features" else "images"
-
-    @property
-    def trainable_variables(self) -> list[keras.Variable]:
-        """The variables of the concentration head."""
-        return self._head.trainable_variables
-
-    def describe_encoder(self) -> str:
-        """What the encoder is, in words."""
-        if self.config.fit_kappa.kind == "run":
-            return super().describe_encoder()
-        name = pathlib.Path(self.config.fit_kappa.model).name
-        return f"{name} with a head of width {self.config.model.hidden}"
-
-    def build_encoder(self) -> keras.Model:
-        """The encoder of a run's settings, a model from elsewhere, or a head without an encoder."""
-        config, frozen = self.config, self.config.fit_kappa
-        if frozen.kind == "run":
-            return encoder_from_config(config, concentration=True)
-        head = {"hidden": config.model.hidden, "dropout": config.model.dropout}
-        if frozen.kind == "features":
-            return foreign.build_feature_encoder(
-                config.model.dimension, initial_concentration=initial_concentration(config), **head
-            )
-
-        def initial(dimension: int) -> float:
-            config.model.dimension = dimension  # known from the model only
-            return initial_concentration(config)
-
-        return foreign.build_foreign_encoder(
-            frozen.model,
-            frozen.kind,
-            feature_layer=frozen.feature_layer,
-            input_range=frozen.input_range,
-            level_layers=tuple(frozen.level_layers.split(",")) if frozen.level_layers else (),
-            initial_concentration=initial,
-            **head,
-        )
-
-    def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, moment: Moment
-    ) -> Objective:
-        """See `Method.objective`; with wide views, `Method.loss` does it all."""
-        del labels, moment
-        if self.num_wide_views:
-            return {}, [], []
-        return {}, *self.head_alone(views)
-
-    def frozen_parts(self, views: tf.Tensor) -> Terms:
-        """See `Method.frozen_parts`; of cached vectors, their two parts."""
-        if not self.config.fit_kappa.cache_views:
-            return super().frozen_parts(views)
-        size = self._head.input.shape[-1]
-        return {"seen": views[:, :size], "mean_direction": views[:, size:]}
-
-    @property
-    def cached_size(self) -> int:
-        """F + d, the length of what `to_cache` returns."""
-        return self._head.input.shape[-1] + self._encoder.output["mean_direction"].shape[-1]
-
-    def to_cache(self, views: tf.Tensor) -> tf.Tensor:
-        """Views [B, H, W, 3] -> vectors [B, F + d]: what the head sees, and the direction."""
-        parts = super().frozen_parts(views)
-        return tf.concat([parts["seen"], parts["mean_direction"]], axis=1)
-
-    @property
-    def _head(self) -> keras.Model:
-        return self._encoder.get_layer("concentration_head")
+    @classmethod
+    def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
+        """Those of the method that trained the encoder."""
+        trained_by = config.fit_kappa.method
+        if not trained_by:
+            return super().head_options(config)
+        return methods.METHODS[trained_by].head_options(config)
 
     @classmethod
     def locate(cls, config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
@@ -128,6 +86,78 @@ class FitKappa(Method):
                 f"{workdir}: {path} is damaged, or not the encoder that the head was fitted to"
             )
         config.fit_kappa.model = str(path)
+
+    @property
+    def encoder(self) -> keras.Model:
+        """The frozen encoder with its new head."""
+        return self._encoder
+
+    @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        """The variables of the concentration head."""
+        return self._head.trainable_variables
+
+    def describe_encoder(self) -> str:
+        """What the encoder is, for people."""
+        if not self._foreign:
+            return super().describe_encoder()
+        name = pathlib.Path(self.config.fit_kappa.model).name
+        return f"{name} with a head of width {self.config.model.hidden}"
+
+    def build_encoder(self, *, concentration: bool) -> keras.Model:
+        """The encoder of a run's settings, a model from elsewhere, or a head without an encoder."""
+        config, frozen = self.config, self.config.fit_kappa
+        if not self._foreign:
+            return super().build_encoder(concentration=concentration)
+        head = {"hidden": config.model.hidden, "dropout": config.model.dropout}
+        if self.takes == "features":
+            return foreign.build_feature_encoder(
+                config.model.dimension, initial_concentration=self.initial_concentration, **head
+            )
+
+        def initial(dimension: int) -> float:
+            config.model.dimension = dimension  # which only the model knows
+            return self.initial_concentration
+
+        return foreign.build_foreign_encoder(
+            frozen.model,
+            frozen.kind,
+            feature_layer=frozen.feature_layer,
+            input_range=frozen.input_range,
+            level_layers=tuple(frozen.level_layers.split(",")) if frozen.level_layers else (),
+            initial_concentration=initial,
+            **head,
+        )
+
+    def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:
+        """Ordinary views, and wide ones where the head learns from them."""
+        kinds = super().view_kinds(augmentation)
+        if self._wide:
+            kinds.append((data.WideViews(augmentation=augmentation), self._wide))
+        return kinds
+
+    def objective(
+        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
+    ) -> Objective:
+        """See `Method.objective`."""
+        return self.head_objective(views)
+
+    def frozen_outputs(self, views: tf.Tensor) -> Terms:
+        """See `Method.frozen_outputs`; of cached vectors, their two parts."""
+        if not self.config.fit_kappa.cache_views:
+            return super().frozen_outputs(views)
+        size = self._head.input.shape[-1]
+        return {"head_inputs": views[:, :size], "mean_direction": views[:, size:]}
+
+    @property
+    def cached_size(self) -> int:
+        """F + d, the length of what `to_cache` returns."""
+        return self._head.input.shape[-1] + self._encoder.output["mean_direction"].shape[-1]
+
+    def to_cache(self, views: tf.Tensor) -> tf.Tensor:
+        """Views [B, H, W, 3] -> vectors [B, F + d]: what the head sees, and the direction."""
+        parts = super().frozen_outputs(views)
+        return tf.concat([parts["head_inputs"], parts["mean_direction"]], axis=1)
 
 
 def copy_into_run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:

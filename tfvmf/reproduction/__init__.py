@@ -1,5 +1,5 @@
 """The paper's tables and figures, from nothing: plan, train what is missing, measure, write.
 
-budgets -> runs -> experiments -> plan -> execute (measure) -> reports -> tables, figures. Nothing
-up to the plan needs TensorFlow, so that a mistyped name is answered at once.
+experiments (what there is to reproduce) -> plan (what is missing) -> execute (train, `measure`) ->
+reports (tables, `figures`). The program calls `execute.reproduce`.
 """

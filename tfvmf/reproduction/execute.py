@@ -1,4 +1,4 @@
-"""Carries out a plan: trains what is missing, measures what is not kept, writes the outputs."""
+"""Carries out a plan: trains and measures what is missing, then writes the outputs."""
 
 import gc
 import pathlib
@@ -11,34 +11,30 @@ import keras
 from tfvmf import evaluation, training
 from tfvmf.reproduction import measure, reports, stand_ins
 from tfvmf.reproduction.experiments import EXPERIMENTS, Experiment
-from tfvmf.reproduction.measurements import Measurement
-from tfvmf.reproduction.plan import Plan, make_plan
-from tfvmf.reproduction.tables import Results
-from tfvmf.reproduction.trainings import Training
-from tfvmf.reproduction.workspace import Workspace
+from tfvmf.reproduction.plan import Measurement, Plan, Training, Workspace, make_plan
 from tfvmf.training import run_directory
 
 
 def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list[pathlib.Path]:
     """Makes a table or figure of the paper.
 
-    Started again, it goes on from where it was: finished runs and kept measurements are reused.
+    When called again it continues where it stopped: finished runs and measurements are reused.
 
     Args:
         name: One of `EXPERIMENTS`.
-        workspace: Budget, place and choices.
+        workspace: Budget, directory and choices.
         dry_run: Only print the plan.
 
     Returns:
         The files that were written.
 
     Raises:
-        UserError: Something the user can mend.
+        UserError: Something the user can fix.
         training.Interrupted: Ctrl-C or SIGTERM while training; the state was saved.
     """
     experiment = EXPERIMENTS[name]
     plan = make_plan(experiment, workspace)
-    print(f"{experiment.title}\n{workspace.described()}; in {workspace.directory}")
+    print(f"{experiment.title}\n{workspace.description()}; in {workspace.directory}")
     print("\n".join(plan.lines()), flush=True)
     if dry_run:
         return []
@@ -48,11 +44,11 @@ def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list
         plan = make_plan(experiment, workspace)
     _claim_ensembles(workspace, experiment)
     measure_missing(workspace, plan)
-    return reports.write(experiment, workspace, Results(plan.measurements))
+    return reports.write(experiment, workspace, reports.Results(plan.measurements))
 
 
 def _prepare_data(workspace: Workspace, trainings: Iterable[Training]) -> None:
-    """Writes stand-ins; finds out about data that is missing before anything is trained."""
+    """Writes stand-ins, and loads all data: nothing is trained while some of it is missing."""
     wanted = {run.config.data.source: run.config for run in trainings}
     size = workspace.budget.base.data.image_size
     for images in workspace.budget.sets:
@@ -73,15 +69,15 @@ def _train(trainings: Iterable[Training]) -> None:
 
 
 def _claim_ensembles(workspace: Workspace, experiment: Experiment) -> None:
-    """Makes a run directory of each ensemble whose members were trained one by one."""
+    """Writes the configuration of each ensemble, whose members were trained one by one."""
     for task in experiment.tasks(workspace.budget):
-        if workspace.runs[task.run].members > 1 and not task.member:
+        if workspace.runs[task.run].num_members > 1 and not task.first_member:
             directory = workspace.run_directory(task.run)
             run_directory.claim(directory, workspace.config(task.run), {})
 
 
 def measure_missing(workspace: Workspace, plan: Plan) -> None:
-    """Makes the measurements that are not kept, those of one run one after another."""
+    """Makes the measurements that are missing, those of one run one after another."""
     missing = [item for item in plan.measurements if not item.done]
     run: evaluation.Evaluation | None = None
     for item in sorted(missing, key=lambda item: (str(item.directory), item.step)):
@@ -99,16 +95,16 @@ def measure_missing(workspace: Workspace, plan: Plan) -> None:
 
 def _load(workspace: Workspace, item: Measurement) -> evaluation.Evaluation:
     options: dict[str, Any] = {}
-    if item.task.beside:
+    if item.task.supervised:
         images = workspace.runs[item.task.run].images
         options["out_sources"] = tuple(map(workspace.source, workspace.others(images)))
-        options["supervised_workdir"] = str(workspace.run_directory(item.task.beside))
+        options["supervised_workdir"] = str(workspace.run_directory(item.task.supervised))
     return evaluation.load(
         item.directory,
         checkpoint="" if item.score == "ensemble" else _checkpoint(item),
         data_dir=workspace.data_dir,
         images=workspace.images,
-        passes=workspace.budget.passes,
+        passes=workspace.budget.num_passes,
         **options,
     )
 
@@ -118,6 +114,6 @@ def _checkpoint(item: Measurement) -> str:
 
 
 def _forget() -> None:
-    """Frees the graphs of a run that is done with."""
+    """Frees the graphs of a finished run."""
     keras.utils.clear_session()
     gc.collect()

@@ -1,4 +1,4 @@
-"""What is measured on a run: each function takes an `Evaluation` and returns what JSON can hold."""
+"""What is measured of a run: each function takes an `Evaluation` and returns a JSON object."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +39,7 @@ def accuracy(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def failure(evaluation: Evaluation) -> dict[str, Any]:
-    """Figure 2B: kappa where the linear probe is right and where it errs."""
+    """Figure 2B: kappa of correct and of wrong predictions of a linear probe."""
     _, labels = evaluation.labels("failure")
     embeddings = evaluation.test_embeddings
     kappa = evaluation.main_score(evaluation.test, embeddings)
@@ -55,7 +55,7 @@ def failure(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def out_of_distribution(evaluation: Evaluation) -> dict[str, Any]:
-    """Table 2: AUROC of three detectors, in the order of the foreign sets."""
+    """Table 2: AUROC of three detectors, one entry per out-of-distribution data set."""
     results = ood.run(evaluation)
     detectors = ("f_res", "kappa", "f_res+kappa")
     return {
@@ -68,7 +68,7 @@ def out_of_distribution(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def examples(evaluation: Evaluation) -> dict[str, Any]:
-    """Figure 2A: the most and the least certain images, and one from mild to severe corruption."""
+    """Figure 2A: the most and least certain images, and one from mild to severe corruption."""
     source = evaluation.test
     kappa = evaluation.test_embeddings["concentration"]
     order = np.argsort(-kappa)

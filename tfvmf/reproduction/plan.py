@@ -1,65 +1,449 @@
-"""What an experiment still needs: runs to train, measurements to make, and how long they take."""
+"""What an experiment still needs: runs to train, measurements to make, and the time they take."""
 
 import dataclasses
+import functools
+import json
 import pathlib
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from tfvmf.reproduction.estimates import make_estimator
-from tfvmf.reproduction.experiments import Experiment
-from tfvmf.reproduction.measurements import Measurement, measurements_of
-from tfvmf.reproduction.trainings import Training, trainings_of
-from tfvmf.reproduction.workspace import Workspace
+import ml_collections
+
+from tfvmf.config import validate
+from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, frost_source
+from tfvmf.errors import UserError
+from tfvmf.files import write_json
+from tfvmf.models.resnet import ARCHITECTURES
+from tfvmf.reproduction.experiments import Budget, Experiment, ImageSet, Run, Task, all_runs
+from tfvmf.training import checkpoints, read_metrics, run_directory
+from tfvmf.training.loop import member_config
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """One reproduction: a budget, its directory and the choices of the user.
+
+    Attributes:
+        budget: How much is spent.
+        directory: Holds `runs/<name>`, the stand-ins in `data/`, and the outputs.
+        data_dir: Directory of prepared TFDS data sets.
+        max_images: Number of test images that are measured; 0 for the budget's number.
+        seed: Seed of all runs.
+        strategy: Strategy of all runs.
+    """
+
+    budget: Budget
+    directory: pathlib.Path
+    data_dir: str = ""
+    max_images: int = 0
+    seed: int = 0
+    strategy: str = "default"
+
+    @property
+    def images(self) -> int:
+        """Number of test images that are measured."""
+        return min(self.max_images or self.budget.max_images, self.budget.sets[0].test_images)
+
+    @functools.cached_property
+    def runs(self) -> dict[str, Run]:
+        """All runs by name."""
+        return all_runs(self.budget)
+
+    def run_directory(self, name: str) -> pathlib.Path:
+        """The directory of a run."""
+        return self.directory / "runs" / name
+
+    def config(self, name: str) -> ml_collections.ConfigDict:
+        """The configuration of a run."""
+        run, config = self.runs[name], self.budget.base_config()
+        config.update_from_flattened_dict(dict(run.changes))
+        config.data.source = self.source(run.images)
+        config.data.data_dir = self.data_dir
+        config.seed = self.seed
+        config.strategy = self.strategy
+        config.ensemble.num_members = run.num_members
+        validate(config)
+        return config
+
+    def source(self, images: ImageSet) -> str:
+        """A data set, as `config.data.source` names it."""
+        return images.source or f"npz:{self.stand_in(images)}"
+
+    def stand_in(self, images: ImageSet) -> pathlib.Path:
+        """The file of a stand-in; absolute, so that a run does not depend on the current folder."""
+        size = self.budget.base.data.image_size
+        return self.directory.resolve() / "data" / f"{images.name}_{size}.npz"
+
+    def others(self, images: ImageSet) -> list[ImageSet]:
+        """The budget's data sets except one."""
+        return [other for other in self.budget.sets if other is not images]
+
+    def description(self) -> str:
+        """What every output says about how it was made."""
+        config, home = self.budget.base, self.budget.sets[0]
+        return (
+            f"budget {self.budget.name}: {home.description}, {config.model.backbone} of width "
+            f"{config.model.width}, {config.data.image_size}x{config.data.image_size} pixels, "
+            f"{config.epochs} epochs, {self.images:,} test images, seed {self.seed}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """One run to train, or one member of an ensemble.
+
+    Attributes:
+        label: What the plan calls it.
+        directory: The run directory.
+        config: The configuration.
+        step: Steps done so far.
+        total_steps: Steps in all.
+        seconds: Estimated time left.
+        pace: Source of the estimate.
+    """
+
+    label: str
+    directory: pathlib.Path
+    config: ml_collections.ConfigDict
+    step: int
+    total_steps: int
+    seconds: float
+    pace: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to train."""
+        return self.step >= self.total_steps
+
+    def checkpoint_steps(self) -> list[int]:
+        """Steps of the regular checkpoints: those that will be written or, once finished, exist."""
+        steps_per_epoch = self.total_steps // self.config.epochs
+        every = max(1, round(self.config.checkpoint.every_epochs * steps_per_epoch))
+        planned = sorted({*range(every, self.total_steps + 1, every), self.total_steps})
+        if not self.finished:
+            return planned
+        kept = {_checkpoint_step(path) for path in checkpoints.paths(self.directory)}
+        return [step for step in planned if step in kept]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One task at one checkpoint, and the file that keeps its result.
+
+    Attributes:
+        task: What is measured.
+        label: What the plan calls it.
+        directory: The run directory.
+        step: Step of the checkpoint.
+        epoch: Epoch of the checkpoint.
+        score: The measure of uncertainty; "" where none is used.
+        key: Everything that the result depends on, apart from the run.
+        path: The file that keeps the result.
+        seconds: Estimated time.
+        expected_seconds: The same by the times of the budget alone.
+    """
+
+    task: Task
+    label: str
+    directory: pathlib.Path
+    step: int
+    epoch: float
+    score: str
+    key: dict[str, Any]
+    path: pathlib.Path
+    seconds: float
+    expected_seconds: float
+
+    @property
+    def images(self) -> int:
+        """Number of test images that are measured."""
+        return self.key["images"]
+
+    @property
+    def done(self) -> bool:
+        """Whether a result with this key is kept."""
+        return self.read() is not None
+
+    def read(self) -> dict[str, Any] | None:
+        """The kept result, or None if there is none with this key."""
+        if not self.path.exists():
+            return None
+        entry = _read_kept(self.path)
+        return entry["results"] if entry["key"] == self.key else None
+
+    def keep(self, results: dict[str, Any], *, seconds: float) -> None:
+        """Writes a result and the time that it took next to the run."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        content = {
+            "key": self.key,
+            "seconds": seconds,
+            "expected_seconds": self.expected_seconds,
+            "results": results,
+        }
+        write_json(self.path, content)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All that an experiment is made of, finished or not."""
+    """Everything that an experiment is made of, finished or not."""
 
     trainings: list[Training]
     measurements: list[Measurement]
 
     @property
     def seconds(self) -> float:
-        """What is left will take so long."""
+        """Estimated time left."""
         left = [item.seconds for item in self.measurements if not item.done]
         return sum(left) + sum(run.seconds for run in self.trainings)
 
     def lines(self) -> Iterator[str]:
-        """The plan for people."""
+        """The plan as text."""
         labels = [run.label for run in self.trainings]
-        labels += [item.label for item in self.measurements]
-        width = max(map(len, labels))
+        width = max(map(len, labels + [item.label for item in self.measurements]))
         for run in self.trainings:
-            state = "finished, is reused"
+            state = "finished, reused"
             if not run.finished:
-                begins = f"goes on from {run.step:,}" if run.step else "to be trained"
-                state = f"{begins}, {duration(run.seconds)} ({run.pace})"
+                start = f"continues from step {run.step:,}" if run.step else "to be trained"
+                state = f"{start}, {duration(run.seconds)} ({run.pace})"
             yield f"  train    {run.label:{width}}  {run.total_steps:>7,} steps: {state}"
         for item in self.measurements:
-            state = "kept, is reused" if item.done else f"to be made, {duration(item.seconds)}"
+            state = "done, reused" if item.done else f"to be measured, {duration(item.seconds)}"
             yield f"  measure  {item.label:{width}}  {item.images:>7,} images: {state}"
-        yield f"In all {duration(self.seconds)}."
+        yield f"Total: {duration(self.seconds)}."
 
 
 def make_plan(experiment: Experiment, workspace: Workspace) -> Plan:
-    """Looks at what is there and says what is missing. Trains nothing, and needs no data."""
+    """Compares what an experiment needs with what exists. Trains nothing and needs no data."""
     estimator = make_estimator(workspace.budget, workspace.directory)
     tasks = experiment.tasks(workspace.budget)
     trainings: dict[pathlib.Path, Training] = {}
     for task in tasks:
-        for name in filter(None, (task.run, task.beside)):
-            for run in trainings_of(workspace, estimator, name, first=task.member):
+        for name in filter(None, (task.run, task.supervised)):
+            for run in _trainings(workspace, estimator, name, first_member=task.first_member):
                 trainings.setdefault(run.directory, run)
     measurements = [
         measurement
         for task in tasks
-        for measurement in measurements_of(workspace, estimator, trainings, task)
+        for measurement in _measurements(workspace, estimator, trainings, task)
     ]
     return Plan(list(trainings.values()), measurements)
 
 
 def duration(seconds: float) -> str:
-    """A time for people: 45 s, 3.5 min, 12.0 h."""
+    """A time as text: 45 s, 3.5 min, 12.0 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+# What there is of each run.
+
+
+def _trainings(
+    workspace: Workspace, estimator: "Estimator", name: str, *, first_member: bool
+) -> Iterator[Training]:
+    """The trainings of a run: one, or one per member of an ensemble (or only the first)."""
+    run, config = workspace.runs[name], workspace.config(name)
+    directory, images = workspace.run_directory(name), run.images.train_images
+    if run.num_members == 1:
+        yield _training(estimator, name, directory, config, images)
+        return
+    for number in range(1 if first_member else run.num_members):
+        yield _training(
+            estimator,
+            f"{name}, member {number + 1}",
+            run_directory.member(directory, number),
+            member_config(config, number),
+            images,
+        )
+
+
+def _training(
+    estimator: "Estimator",
+    label: str,
+    directory: pathlib.Path,
+    config: ml_collections.ConfigDict,
+    train_images: int,
+) -> Training:
+    if (directory / "config.json").exists():
+        facts = run_directory.check(directory, config)
+        train_images = facts["train_images"]
+    total = config.epochs * (train_images // config.batch_size)
+    newest = checkpoints.latest(directory)
+    step = _checkpoint_step(newest) if newest else 0
+    seconds, pace = estimator.train(config, directory, max(0, total - step))
+    return Training(label, directory, config, step, total, seconds, pace)
+
+
+def _checkpoint_step(path: str) -> int:
+    return int(pathlib.Path(path).name.removeprefix("step-"))
+
+
+# What there is of each measurement.
+
+
+def _measurements(
+    workspace: Workspace,
+    estimator: "Estimator",
+    trainings: Mapping[pathlib.Path, Training],
+    task: Task,
+) -> Iterator[Measurement]:
+    """The measurements of a task: one, or one per checkpoint.
+
+    Args:
+        workspace: The reproduction.
+        estimator: Estimates how long they take.
+        trainings: All trainings of the experiment, by directory.
+        task: What is measured.
+    """
+    directory = workspace.run_directory(task.run)
+    ensemble = workspace.runs[task.run].num_members > 1
+    first = run_directory.member(directory, 0) if ensemble else directory
+    run = trainings[first]  # all members of an ensemble end at the same step
+    if task.first_member:
+        directory = first
+    score = _score(workspace, task)
+    passes = _forward_passes(workspace, task, score)
+    for step in run.checkpoint_steps() if task.every_checkpoint else [run.total_steps]:
+        place = f" at step {step:,}" if task.every_checkpoint else ""
+        yield Measurement(
+            task=task,
+            label=f"{task.kind} of {task.run}{place}",
+            directory=directory,
+            step=step,
+            epoch=step * run.config.epochs / run.total_steps,
+            score=score,
+            key={
+                "kind": task.kind,
+                "step": step,
+                "images": workspace.images,
+                "score": score,
+                "passes": workspace.budget.num_passes,
+                "frost": frost_source(),
+            },
+            path=directory / "eval" / "reproduce" / f"{task.kind}-{step}.json",
+            seconds=estimator.measure(run.config, passes),
+            expected_seconds=Estimator(workspace.budget).measure(run.config, passes),
+        )
+
+
+def _score(workspace: Workspace, task: Task) -> str:
+    """The measure of uncertainty that a task uses; "" for none."""
+    if task.kind == "accuracy":
+        return ""
+    if workspace.runs[task.run].num_members > 1 and not task.first_member:
+        return "ensemble"
+    return "dropout" if workspace.config(task.run).model.dropout else "kappa"
+
+
+def _forward_passes(workspace: Workspace, task: Task, score: str) -> int:
+    """Number of forward passes of one image that a task needs."""
+    count, run = workspace.images, workspace.runs[task.run]
+    train = run.images.train_images
+    images = {
+        "corruption": count * (1 + len(CORRUPTIONS) * len(SEVERITIES)),
+        "accuracy": train + count,
+        "failure": train + count,
+        "ood": 2 * (train + 3 * count),
+        "examples": 2 * count,
+        "spread": count * (1 + len(CORRUPTIONS)),
+    }[task.kind]
+    return images * {"ensemble": run.num_members, "dropout": workspace.budget.num_passes + 1}.get(
+        score, 1
+    )
+
+
+def _read_kept(path: pathlib.Path) -> dict[str, Any]:
+    """A kept measurement: `key`, `seconds`, `expected_seconds` and `results`."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is damaged ({error}): remove it") from error
+
+
+# How long things take.
+
+_LATEST_LINES = 20  # of metrics.jsonl, for the pace of a run
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimator:
+    """Estimates how long trainings and measurements take.
+
+    Attributes:
+        budget: Its times hold where nothing was measured.
+        training: Factor on the budget's training times, from the runs that exist.
+        measuring: Factor on its measuring times, from the measurements that exist.
+    """
+
+    budget: Budget
+    training: float = 1.0
+    measuring: float = 1.0
+
+    def train(
+        self, config: ml_collections.ConfigDict, directory: pathlib.Path, steps: int
+    ) -> tuple[float, str]:
+        """Seconds for a number of steps of a run, and the source of this estimate."""
+        if not steps:
+            return 0.0, ""
+        start = self.training * self.budget.seconds_to_start
+        own = _seconds_per_step(directory, config.batch_size)
+        if own:
+            return start + steps * own, "measured pace of this run"
+        source = self.budget.timing if self.training == 1.0 else "the pace of other runs here"
+        step = self.training * self.budget.seconds_per_step * self.step_cost(config)
+        return start + steps * step, f"estimated from {source}"
+
+    def measure(self, config: ml_collections.ConfigDict, forward_passes: int) -> float:
+        """Seconds for a number of forward passes of one image."""
+        cost = _backbone_cost(config) / _backbone_cost(self.budget.base)
+        seconds = forward_passes * cost / self.budget.images_per_second
+        return self.measuring * (self.budget.seconds_to_measure + seconds)
+
+    def step_cost(self, config: ml_collections.ConfigDict) -> float:
+        """Time of a step of a run, relative to the budget's simclr_vmf."""
+        base = self.budget.base
+        backbone = _backbone_cost(config) / _backbone_cost(base)
+        return backbone * _method_cost(config) / _method_cost(base)
+
+
+def make_estimator(budget: Budget, directory: pathlib.Path) -> Estimator:
+    """An estimator that has looked at the runs and measurements in a directory."""
+    plain = Estimator(budget)
+    paces = []
+    for path in sorted(directory.glob("runs/**/metrics.jsonl")):
+        config, _ = run_directory.read(path.parent)
+        pace = _seconds_per_step(path.parent, config.batch_size)
+        if pace:
+            paces.append(pace / (budget.seconds_per_step * plain.step_cost(config)))
+    taken = expected = 0.0
+    for path in directory.glob("runs/**/eval/reproduce/*.json"):
+        entry = _read_kept(path)
+        taken, expected = taken + entry["seconds"], expected + entry["expected_seconds"]
+    return Estimator(
+        budget,
+        training=statistics.median(paces) if paces else 1.0,
+        measuring=taken / expected if expected else 1.0,
+    )
+
+
+def _backbone_cost(config: ml_collections.ConfigDict) -> float:
+    return ARCHITECTURES[config.model.backbone].relative_cost
+
+
+def _method_cost(config: ml_collections.ConfigDict) -> float:
+    # Passes through the encoder, relative to two views. BYOL's target also sees both views, without
+    # a gradient; a classifier sees one; MC-InfoNCE's samples as benchmarks/mc_infonce.py measured.
+    costs = {"mc_infonce": 1.3, "byol": 1.3, "byol_vmf": 1.3, "supervised": 0.5}
+    return costs.get(config.method, 1.0)
+
+
+def _seconds_per_step(directory: pathlib.Path, batch_size: int) -> float | None:
+    """The pace of a run's latest steps; None if it has not logged any."""
+    rates = [
+        line["images_per_second"]
+        for line in read_metrics(directory)
+        if line.get("images_per_second")
+    ]
+    return batch_size / statistics.median(rates[-_LATEST_LINES:]) if rates else None

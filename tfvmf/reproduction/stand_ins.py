@@ -1,6 +1,6 @@
-"""Sets of images that need no download, for a budget without MNIST and CIFAR-100.
+"""Data sets that need no download, for a budget without MNIST and CIFAR-100.
 
-`digits_turned` is near to the digits (the same strokes and classes, turned by 90 degrees),
+`digits_turned` is close to the digits (the same strokes and classes, turned by 90 degrees).
 `photo_patches` is far from both: square patches of scikit-learn's two sample photographs, with the
 photograph as the class. Test patches come from the right quarter of the photographs, training
 patches from the rest: no pixel is in both.
@@ -16,7 +16,7 @@ from tfvmf.files import replacing
 
 Split = tuple[np.ndarray, np.ndarray]  # images uint8 [N, S, S, 3], labels [N]
 
-_PATCH = 64  # pixels of the photographs
+_PATCH = 64  # side in pixels of the photographs
 _TRAIN, _TEST = 1400, 400
 
 
@@ -28,7 +28,7 @@ def digits_turned(split: str, size: int) -> Split:
 
 
 def photo_patches(split: str, size: int) -> Split:
-    """Patches of photographs of a temple and of a flower, at random places."""
+    """Patches at random places of a photograph of a temple and one of a flower."""
     from sklearn.datasets import load_sample_images
 
     photos = load_sample_images().images
@@ -50,7 +50,7 @@ MAKERS = {"digits_turned": digits_turned, "photo_patches": photo_patches}
 
 
 def write(name: str, path: pathlib.Path, *, size: int) -> None:
-    """Writes a stand-in as an npz file (`npz:<path>` reads it), unless it is there."""
+    """Writes a stand-in as an npz file (`npz:<path>` reads it), unless it exists."""
     if path.exists():
         return
     arrays = {}

@@ -1,8 +1,7 @@
-"""Serving: export to TensorFlow Serving, and exported models without a server."""
+"""Serving: one loader for all kinds of models, and exports for TensorFlow Serving."""
 
 from tfvmf.serving.export import export_model
-from tfvmf.serving.facts import read_facts
 from tfvmf.serving.folder import embed_folder
-from tfvmf.serving.loader import ServedModel, load
+from tfvmf.serving.loader import EmbeddingModel, load, read_card
 
-__all__ = ["ServedModel", "embed_folder", "export_model", "load", "read_facts"]
+__all__ = ["EmbeddingModel", "embed_folder", "export_model", "load", "read_card"]

@@ -1,16 +1,23 @@
-"""Encoded JPEG and PNG to pixels inside a served graph, as training's Pillow reads them.
+"""Images to pixels inside a served graph, as training's Pillow reads them.
 
-TensorFlow's decoders raise an error that does not say which image of a batch is broken, and a graph
-cannot catch errors. A tf.data pipeline inside the graph can: what fails is left out, and what is
-missing afterwards has a position.
+Three parts, by plain tensor operations: decoding JPEG and PNG files, EXIF orientation, resizing.
+
+Files: TensorFlow's decoders raise an error that does not say which image of a batch is broken, and
+a graph cannot catch errors. A tf.data pipeline inside the graph can: what fails is left out, and
+what is missing afterwards has a position.
+
+Orientation: TensorFlow's JPEG decoder does not look at EXIF, and training does. Without it, a
+served model would see the pictures of many phones lying on their side.
+
+Resizing: a bicubic, anti-aliased resize is linear and separable. Images are multiplied by one
+matrix per side, rounded to whole gray levels in between, and come out as from Pillow. TensorFlow's
+own anti-aliased resize is an operation that other loaders (OpenVINO) do not have, and it does not
+round.
 """
 
 from collections.abc import Callable
 
 import tensorflow as tf
-
-from tfvmf.serving.orientation import jpeg_orientation, turn
-from tfvmf.serving.resize import fit
 
 # An image larger than this could take a server's memory with a few bytes of request.
 MAX_PNG_PIXELS = 2**24
@@ -23,6 +30,11 @@ _MESSAGES = (
     f"too large (a PNG may have {MAX_PNG_PIXELS} pixels, a JPEG {MAX_JPEG_PIXELS})",
     "broken",
 )
+# EXIF: bytes in which the block must begin and give the orientation (cameras write it first of
+# all), entries that are read, the tag and its type.
+_EXIF_HEAD, _EXIF_ENTRIES = 4096, 64
+_ORIENTATION_TAG, _SHORT = 0x0112, 3
+_SUPPORT = 2.0  # pixels, on the coarser side, to which a cubic reaches
 
 
 def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
@@ -130,3 +142,108 @@ def _on_white(pixels: tf.Tensor) -> tf.Tensor:
     alpha = tf.cast(pixels[:, :, -1:], tf.float32) / 255.0
     color = tf.cast(_rgb(pixels), tf.float32)
     return tf.cast(tf.round(255.0 + (color - 255.0) * alpha), tf.uint8)
+
+
+def jpeg_orientation(content: tf.Tensor) -> tf.Tensor:
+    """EXIF orientation, 1 to 8, of a JPEG file (a string); 1 where it does not say."""
+    head = tf.strings.substr(content, 0, _EXIF_HEAD)
+    parts = tf.raw_ops.StringSplitV2(input=head[None], sep=b"Exif\0\0", maxsplit=1).values
+
+    def found() -> tf.Tensor:
+        # Before the name stand the marker of a segment and its length.
+        marked = tf.strings.substr(parts[0], -4, 2) == b"\xff\xe1"
+        return tf.where(marked, _read_orientation(parts[1]), 1)
+
+    return tf.cond(tf.size(parts) == 2, found, lambda: 1)
+
+
+def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Turns a square image [S, S, C] that was stored with an EXIF orientation upright."""
+
+    def is_one_of(*values: int) -> tf.Tensor:
+        return tf.reduce_any(orientation == values)
+
+    image = tf.where(orientation > 4, tf.transpose(image, [1, 0, 2]), image)
+    image = tf.where(is_one_of(2, 3, 6, 7), image[:, ::-1], image)
+    return tf.where(is_one_of(3, 4, 7, 8), image[::-1], image)
+
+
+def _read_orientation(block: tf.Tensor) -> tf.Tensor:
+    """The orientation in an EXIF block (a string): TIFF header, directory, entries of 12 bytes."""
+    data = tf.cast(tf.io.decode_raw(block, tf.uint8), tf.int64)
+    # Wherever a damaged block points to, there is a byte to read, and it says nothing.
+    data = tf.concat([data, [0]], axis=0)
+    end = tf.size(data, out_type=tf.int64) - 1
+    little = data[0] == ord("I")
+
+    def number(offset: tf.Tensor, length: int) -> tf.Tensor:
+        """Unsigned integers of `length` bytes at `offset` [n], in either byte order: [n]."""
+        positions = tf.minimum(tf.reshape(offset, [-1, 1]) + tf.range(length, dtype=tf.int64), end)
+        digits = tf.gather(data, positions)
+        digits = tf.where(little, digits, digits[:, ::-1])
+        return tf.reduce_sum(digits * [256**place for place in range(length)], axis=1)
+
+    directory = number(tf.constant(4, tf.int64), 4)
+    index = tf.range(_EXIF_ENTRIES, dtype=tf.int64)
+    entries = directory + 2 + 12 * index
+    chosen = (number(entries, 2) == _ORIENTATION_TAG) & (number(entries + 2, 2) == _SHORT)
+    chosen &= index < number(directory, 2)
+    value = tf.reduce_max(tf.where(chosen, number(entries + 8, 2), 0))
+    return tf.cast(tf.where((value >= 1) & (value <= 8), value, 1), tf.int32)
+
+
+def fit(images: tf.Tensor, size: int) -> tf.Tensor:
+    """Short side to `size`, then center crop: `tfvmf.data.images` for a whole batch.
+
+    Args:
+        images: uint8 [N, H, W, 3]; H and W at least 1.
+        size: height and width to return.
+
+    Returns:
+        float32 [N, size, size, 3], whole numbers from 0 to 255: as Pillow, rounded after each side.
+    """
+    there = tf.reduce_all(tf.shape(images)[1:3] == size)
+    pixels = tf.cond(there, lambda: tf.cast(images, tf.float32), lambda: _resized(images, size))
+    return tf.ensure_shape(pixels, [None, size, size, 3])
+
+
+def _resized(images: tf.Tensor, size: int) -> tf.Tensor:
+    side = tf.reduce_min(tf.shape(images)[1:3])
+    images, columns = _window(images, 2, side, size)
+    images, rows = _window(images, 1, side, size)
+    count, height, width = tf.unstack(tf.shape(images)[:3])
+    pixels = tf.cast(images, tf.float32)
+    pixels = _levels(tf.matmul(columns, tf.reshape(pixels, [count * height, width, 3])))
+    pixels = _levels(tf.matmul(rows, tf.reshape(pixels, [count, height, size * 3])))
+    return tf.reshape(pixels, [count, size, size, 3])
+
+
+def _window(
+    images: tf.Tensor, axis: int, side: tf.Tensor, size: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cuts `axis` to what the center square's cubics reach; returns that and its matrix."""
+    length = tf.shape(images)[axis]
+    scale = tf.cast(side, tf.float32) / size
+    reach = _SUPPORT * tf.maximum(scale, 1.0)
+    first = tf.cast(length - side, tf.float32) / 2.0
+    start = tf.maximum(tf.cast(tf.floor(first - reach), tf.int32), 0)
+    stop = tf.minimum(tf.cast(tf.math.ceil(first + reach), tf.int32) + side, length)
+    window = images[:, :, start:stop] if axis == 2 else images[:, start:stop]
+
+    centers = first + (tf.range(size, dtype=tf.float32) + 0.5) * scale
+    inputs = tf.cast(tf.range(start, stop), tf.float32) + 0.5
+    distance = tf.abs(inputs[None, :] - centers[:, None]) / tf.maximum(scale, 1.0)
+    weights = _cubic(distance)
+    return window, weights / tf.reduce_sum(weights, axis=1, keepdims=True)
+
+
+def _cubic(x: tf.Tensor) -> tf.Tensor:
+    """Keys' cubic with a = -1/2 of distances x >= 0: 1 at 0, and 0 at 1 and from 2 on."""
+    near = (1.5 * x - 2.5) * x * x + 1.0
+    far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+    return tf.where(x < 1.0, near, tf.where(x < 2.0, far, tf.zeros_like(x)))
+
+
+def _levels(pixels: tf.Tensor) -> tf.Tensor:
+    """To whole gray levels: a cubic overshoots at edges."""
+    return tf.floor(tf.clip_by_value(pixels, 0.0, 255.0) + 0.5)

@@ -1,27 +1,36 @@
 """From a trained run to a SavedModel that any TensorFlow can serve, without this package."""
 
 import contextlib
+import io
+import os
 import pathlib
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import keras
 import ml_collections
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
 from tfvmf import training
 from tfvmf.errors import UserError
-from tfvmf.files import write_text
+from tfvmf.files import write_json, write_text
 from tfvmf.methods import Method
-from tfvmf.methods.encoders import takes_features
 from tfvmf.posthoc.foreign import resources
 from tfvmf.progress import Progress
-from tfvmf.serving import versions, warmup
-from tfvmf.serving.calibration import Calibration, calibrate
-from tfvmf.serving.facts import write_facts
-from tfvmf.serving.signatures import build_signatures, feature_signatures
+from tfvmf.serving.loader import CARD_FILE, load_run, run_card, versions
+from tfvmf.serving.signatures import (
+    Calibration,
+    build_signatures,
+    calibrate,
+    feature_signatures,
+)
 
 MODEL_NAME = "tfvmf"
+WARMUP_BATCHES = (1, 8, 64)
+_WARMUP_FILE = "tf_serving_warmup_requests"
 
 _MODELS_CONFIG = f"""\
 model_config_list {{
@@ -43,21 +52,21 @@ pad_variable_length_inputs: false
 
 
 def export_model(
-    workdir: str | pathlib.Path,
-    output_dir: str | pathlib.Path,
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str],
     *,
-    checkpoint: str = "",
+    checkpoint: str | os.PathLike[str] = "",
     calibrate_on: str = "",
     reject_below: float = 0.05,
-    data_dir: str = "",
+    data_dir: str | os.PathLike[str] = "",
     keras_file: bool = False,
 ) -> pathlib.Path:
     """Writes the next version of a served model.
 
     Args:
-        workdir: The directory of a trained run.
-        output_dir: Gets `<version>/`, and `models.config` and `batching_parameters.txt` when it
-            has none. A version appears when it is complete.
+        model: The directory of a trained run.
+        output: Directory of versions: gets `<version>/`, and `models.config` and
+            `batching_parameters.txt` when it has none. A version appears when it is complete.
         checkpoint: One of the run's checkpoints; the newest by default.
         calibrate_on: Split of the run's data whose kappas give `confidence` and `accept`; ""
             leaves these outputs out.
@@ -68,24 +77,30 @@ def export_model(
     Returns:
         The directory of the new version.
     """
-    workdir, output_dir = pathlib.Path(workdir), pathlib.Path(output_dir)
+    model, output = pathlib.Path(model).expanduser(), pathlib.Path(output).expanduser()
     if not 0.0 <= reject_below <= 1.0:
-        raise UserError(f"--reject_below={reject_below} is not a share: use 0 to 1 (0.05)")
-    if output_dir.exists() and not output_dir.is_dir():
-        raise UserError(f"--output_dir={output_dir} is a file: name a directory")
-    config, method, step = _load(workdir, checkpoint)
+        raise UserError(f"reject_below={reject_below} is not a share: use 0 to 1 (0.05)")
+    if output.exists() and not output.is_dir():
+        raise UserError(f"output={output} is a file: expected a directory")
+    config, method, step = load_run(model, checkpoint=os.fspath(checkpoint))
     if keras_file and resources(method.encoder):
-        raise UserError(f"--keras: the encoder of --workdir={workdir} is a SavedModel, not Keras's")
-    if calibrate_on and takes_features(config):
-        raise UserError(f"--calibrate_on={calibrate_on}: --workdir={workdir} knows no images")
+        raise UserError(f"keras_file: the encoder of {model} is a SavedModel, not a Keras model")
+    if calibrate_on and method.takes == "features":
+        raise UserError(f"calibrate_on={calibrate_on}: {model} takes features, not images")
     if data_dir:
-        config.data.data_dir = data_dir
-    calibration = None
+        config.data.data_dir = os.fspath(data_dir)
+    calibration, card = None, run_card(config, method, step)
     if calibrate_on:
         calibration = _calibrate(config, method, calibrate_on, reject_below)
+        card["calibration"] = {
+            "source": config.data.source,
+            "split": calibration.split,
+            "images": calibration.images,
+            "reject_below": calibration.reject_below,
+        }
 
     size = config.data.image_size
-    if takes_features(config):  # a head alone
+    if method.takes == "features":  # a head alone
         signatures = feature_signatures(method.encoder)
     else:
         signatures = build_signatures(method.encoder, image_size=size, calibration=calibration)
@@ -93,47 +108,24 @@ def export_model(
     # What the functions read must be reachable from what is saved: the weights, and nothing else.
     module.weights = [variable.value for variable in method.encoder.variables]
     module.resources = resources(method.encoder)
-    with versions.new_directory(output_dir) as place:
+    with new_directory(output) as place:
         written = place / "model"
         tf.saved_model.save(module, str(written), signatures=signatures)
         _check(written, method.encoder, size)
         extra = written / "assets.extra"
         extra.mkdir()
-        if not takes_features(config):
-            warmup.write_warmup(extra, model_name=MODEL_NAME, image_size=size)
+        if method.takes == "images":
+            write_warmup(extra, image_size=size)
         if keras_file:
             method.encoder.save(extra / "encoder.keras")
-        write_facts(written, config, method, step=step, calibration=calibration)
+        write_json(written / CARD_FILE, card)
         for name, text in (
             ("models.config", _MODELS_CONFIG),
             ("batching_parameters.txt", _BATCHING),
         ):
-            if not (output_dir / name).exists():
-                write_text(output_dir / name, text)
-        return versions.publish(written, output_dir)
-
-
-def _load(workdir: pathlib.Path, checkpoint: str) -> tuple[ml_collections.ConfigDict, Method, int]:
-    """The run's method in float32, whatever precision it was trained in."""
-    with _float32():
-        config, method, step = training.load_method(workdir, checkpoint=checkpoint)
-    for variable in method.encoder.variables:
-        if not np.isfinite(variable.numpy()).all():
-            raise UserError(
-                f"--workdir={workdir}: the weights {variable.path} are not finite: training "
-                "diverged; take an earlier --checkpoint"
-            )
-    return config, method, step
-
-
-@contextlib.contextmanager
-def _float32() -> Iterator[None]:
-    policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("float32")
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(policy)
+            if not (output / name).exists():
+                write_text(output / name, text)
+        return publish(written, output)
 
 
 def _calibrate(
@@ -142,7 +134,7 @@ def _calibrate(
     """Takes the kappas of the run's own data through the very graph that is served."""
     if not method.probabilistic:
         raise UserError(
-            f"--calibrate_on={split}: method {config.method} has no concentration to calibrate"
+            f"calibrate_on={split}: method {config.method} has no concentration to calibrate"
         )
     source = training.load_source(config, config.data.source, split)
     serve = build_signatures(method.encoder, image_size=config.data.image_size)["serving_default"]
@@ -169,5 +161,87 @@ def _check(path: pathlib.Path, encoder: keras.Model, size: int) -> None:
     expected = encoder(inputs, training=False)
     for name, value in expected.items():
         if not np.isfinite(value).all():
-            raise UserError(f"{name} of the encoder is not finite: take an earlier --checkpoint")
+            raise UserError(f"{name} of the encoder is not finite: use an earlier checkpoint")
         np.testing.assert_allclose(served[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+@contextlib.contextmanager
+def new_directory(directory: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A place to write a version that no server looks at; removed in the end, with all in it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        place = tempfile.mkdtemp(prefix=".export-", dir=directory)
+    except OSError as error:
+        raise UserError(f"output={directory} cannot be written: {error.strerror}") from error
+    try:
+        yield pathlib.Path(place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def publish(written: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
+    """Renames a complete version to the next free number, in one step; returns its new path."""
+    while True:
+        version = (versions(directory) or [0])[-1] + 1
+        path = directory / str(version)
+        try:
+            os.rename(written, path)
+        except OSError:
+            if not path.exists():
+                raise
+        else:  # where it failed, another export was faster: the next number
+            return path
+
+
+def write_warmup(
+    directory: pathlib.Path, *, image_size: int, batches: tuple[int, ...] = WARMUP_BATCHES
+) -> bool:
+    """Writes the requests that TensorFlow Serving sends to itself first: no client waits for them.
+
+    Every batch size goes to both signatures.
+
+    Args:
+        directory: A SavedModel's `assets.extra`.
+        image_size: Height and width of the images sent.
+        batches: Images per request.
+
+    Returns:
+        False, and nothing is written, where the package of TensorFlow Serving's messages
+        (tensorflow-serving-api) is not installed.
+    """
+    try:
+        from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+    except ImportError:
+        return False
+    with tf.io.TFRecordWriter(str(directory / _WARMUP_FILE)) as writer:
+        for name, inputs in warmup_inputs(image_size, batches):
+            request = predict_pb2.PredictRequest()
+            request.model_spec.name = MODEL_NAME
+            request.model_spec.signature_name = name
+            for key, value in inputs.items():
+                request.inputs[key].CopyFrom(tf.make_tensor_proto(value))
+            log = prediction_log_pb2.PredictionLog(
+                predict_log=prediction_log_pb2.PredictLog(request=request)
+            )
+            writer.write(log.SerializeToString())
+    return True
+
+
+def warmup_inputs(
+    image_size: int, batches: tuple[int, ...] = WARMUP_BATCHES
+) -> list[tuple[str, dict[str, np.ndarray]]]:
+    """Signatures, each with the inputs of a request: noise, as arrays, as JPEG and as PNG."""
+    rng = np.random.default_rng(0)
+    requests: list[tuple[str, dict[str, np.ndarray]]] = []
+    for count in batches:
+        images = rng.integers(0, 256, (count, image_size, image_size, 3), dtype=np.uint8)
+        files = [_encode(image, "PNG" if i % 2 else "JPEG") for i, image in enumerate(images)]
+        requests.append(("serving_default", {"images": images}))
+        requests.append(("serving_bytes", {"image_bytes": np.array(files, object)}))
+    return requests
+
+
+def _encode(image: np.ndarray, file_format: str) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, file_format)
+    return file.getvalue()

@@ -1,53 +1,80 @@
-"""An exported model without a server: arrays, file names or bytes in, embeddings out."""
+"""One way to load a model, whatever it was saved as: a run, an export or a Keras file."""
 
 import contextlib
+import json
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import keras
+import ml_collections
 import numpy as np
 import tensorflow as tf
 
+import tfvmf
+from tfvmf import training
 from tfvmf.data.images import read_image, resize_image, run_all
 from tfvmf.errors import UserError
+from tfvmf.methods import Method
+from tfvmf.models import OUTPUTS
 from tfvmf.progress import Progress
-from tfvmf.serving.facts import read_facts
-from tfvmf.serving.versions import versions
+from tfvmf.serving.signatures import build_signatures
 
 Image = np.ndarray | str | os.PathLike[str] | bytes
 Embeddings = dict[str, np.ndarray]
+Card = dict[str, Any]
+
+CARD_FILE = "assets.extra/tfvmf.json"  # in the directory of an exported version
+# Models that come with the package: name -> path. None yet. A path that exists wins over a name.
+SHIPPED: dict[str, pathlib.Path] = {}
 
 
-class ServedModel:
-    """One version of an exported model, in this process.
+class EmbeddingModel:
+    """A trained model in this process: images in; directions and concentrations out.
+
+    `tfvmf.load` makes it of a run directory, an export or a `.keras` file.
 
     Args:
-        path: Directory of the version.
+        path: The run directory, the directory of the exported version, or the `.keras` file.
+        card: What is known about the model, see below.
+        serve: uint8 `images` [N, H, W, 3] -> outputs, see `build_signatures`.
+        encoder: The Keras model, or None for an export.
 
     Attributes:
         path: The same.
-        facts: What `bin/export` noted: `run`, `method`, `step`, `image_size`, `dimension`,
-            `features`, `calibration`.
-        image_size: Height and width that the encoder was trained with.
+        card: `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features`
+            (f), `calibration`, and the versions of `tfvmf` and `tensorflow` that saved it. None
+            stands for what the file does not tell.
     """
 
-    def __init__(self, path: pathlib.Path) -> None:
+    def __init__(
+        self,
+        path: pathlib.Path,
+        card: Card,
+        *,
+        serve: Callable[..., dict[str, tf.Tensor]],
+        encoder: keras.Model | None = None,
+    ) -> None:
         self.path = path
-        self.facts = read_facts(path)
-        if self.facts["image_size"] is None:
+        self.card = card
+        self._serve = serve
+        self._encoder = encoder
+
+    @property
+    def encoder(self) -> keras.Model:
+        """The Keras model, from float images [N, H, W, 3] in [0, 1] to the three outputs.
+
+        Raises:
+            UserError: The model is an export, which holds a graph and no Keras model.
+        """
+        if self._encoder is None:
             raise UserError(
-                f"{path} takes features, not images: call it as tf.saved_model.load(path)"
-                ".signatures['serving_default'](features=...)"
+                f"{self.path} is an export, which holds no Keras model: load the run directory "
+                "that it was exported from"
             )
-        self.image_size: int = self.facts["image_size"]
-        try:
-            self._loaded = tf.saved_model.load(str(path))
-        except (OSError, ValueError, tf.errors.OpError) as error:
-            raise UserError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
-        self._serve: Callable[..., dict[str, tf.Tensor]] = self._loaded.signatures[
-            "serving_default"
-        ]
+        return self._encoder
 
     def embed(
         self,
@@ -56,14 +83,14 @@ class ServedModel:
         batch_size: int = 64,
         progress: bool = True,
     ) -> Embeddings:
-        """Embeds any number of images, a batch at a time.
+        """Embeds any number of images, batch by batch.
 
         Args:
             images: uint8 [N, H, W, 3]; or a sequence in which each image is an array (uint8
                 [H, W, 3], or [H, W] for gray), a file name or the content of a file; or one image.
                 Files may be of any kind that training reads, and are read as training does.
-            batch_size: Images a forward pass.
-            progress: Show how far it is, when there is more than one batch.
+            batch_size: Images per forward pass.
+            progress: Show a progress bar when there is more than one batch.
 
         Returns:
             NumPy arrays `mean_direction` [N, d], `concentration` [N], `features` [N, f] and, when
@@ -75,11 +102,10 @@ class ServedModel:
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}: use at least 1")
         read, count = self._reader(images)
-        shown = progress and count > batch_size
         parts: list[Embeddings] = []
         with contextlib.ExitStack() as stack:
             bar = None
-            if shown:
+            if progress and count > batch_size:
                 bar = stack.enter_context(Progress(count, unit="image", description="embedding"))
             # `max`: no images still give one (empty) batch, so that outputs have their shapes.
             for start in range(0, max(count, 1), batch_size):
@@ -91,20 +117,26 @@ class ServedModel:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _reader(self, images: Any) -> tuple[Callable[[int, int], np.ndarray], int]:
-        """A function from a range of positions to their pixels, and how many images there are."""
+        """A function from a range of positions to their pixels, and the number of images."""
         if isinstance(images, np.ndarray) and images.ndim == 4:
             if images.dtype != np.uint8 or images.shape[3] != 3 or 0 in images.shape[1:3]:
                 raise UserError(_wrong("images", images, "[N, H, W, 3]"))
             return lambda start, stop: images[start:stop], len(images)
         if isinstance(images, np.ndarray | str | os.PathLike | bytes):
             images = [images]
+        size = self.card["image_size"]
+        if size is None:
+            raise UserError(
+                f"{self.path} does not tell the size of its images: give an array [N, H, W, 3], or "
+                "load it with image_size=..."
+            )
 
         def read(start: int, stop: int) -> np.ndarray:
-            pixels = np.empty((stop - start, self.image_size, self.image_size, 3), np.uint8)
+            pixels = np.empty((stop - start, size, size, 3), np.uint8)
 
             def read_one(index: int) -> None:
                 position = start + index
-                pixels[index] = _read(images[position], self.image_size, f"images[{position}]")
+                pixels[index] = _read(images[position], size, f"images[{position}]")
 
             run_all(read_one, len(pixels))
             return pixels
@@ -112,20 +144,187 @@ class ServedModel:
         return read, len(images)
 
 
-def load(directory: str | os.PathLike[str]) -> ServedModel:
-    """Loads an exported model.
+def load(
+    model: str | os.PathLike[str],
+    *,
+    checkpoint: str | os.PathLike[str] = "",
+    image_size: int | None = None,
+) -> EmbeddingModel:
+    """Loads a trained model.
 
     Args:
-        directory: What `bin/export` was given as `--output_dir`, for its newest version; or the
-            directory of one version.
+        model: A run directory (`tfvmf train`); an export (`tfvmf export`: the directory of all
+            versions, for the newest, or of one version); or a `.keras` file of an encoder, from
+            float images in [0, 1] to `features`, `mean_direction` and `concentration`. `~` is the
+            home directory.
+        checkpoint: Of a run: path of one of its checkpoints; the newest by default.
+        image_size: Of a `.keras` file that does not tell it: height and width of its images.
+
+    Raises:
+        UserError: There is no model, or it is damaged or of another kind.
     """
-    directory = pathlib.Path(directory)
-    if (directory / "saved_model.pb").is_file():
-        return ServedModel(directory)
-    known = versions(directory)
-    if not known:
-        raise UserError(f"{directory} holds no exported model: export one with bin/export")
-    return ServedModel(directory / str(known[-1]))
+    path = pathlib.Path(model).expanduser()
+    if not path.exists():
+        if os.fspath(model) not in SHIPPED:
+            raise UserError(
+                f"{os.fspath(model)}: there is no such file or directory; expected a run directory,"
+                " an export or a .keras file"
+            )
+        path = SHIPPED[os.fspath(model)]
+    is_run = (path / "config.json").is_file()
+    checkpoint = os.fspath(checkpoint)
+    if checkpoint and not is_run:
+        raise UserError(f"checkpoint={checkpoint}: {path} is not a run directory")
+    if image_size is not None and (path.is_dir() or image_size < 1):
+        raise UserError(f"image_size={image_size}: only for .keras files, and at least 1")
+    if is_run:
+        return _open_run(path, checkpoint)
+    if path.suffix == ".keras":
+        return _open_keras(path, image_size)
+    if (path / "saved_model.pb").is_file():
+        return _open_export(path)
+    if known := versions(path):
+        return _open_export(path / str(known[-1]))
+    raise UserError(
+        f"{path} is neither a run directory (no config.json), an export (no saved_model.pb, no "
+        "numbered versions) nor a .keras file"
+    )
+
+
+def load_run(
+    workdir: str | os.PathLike[str], *, checkpoint: str = ""
+) -> tuple[ml_collections.ConfigDict, Method, int]:
+    """`training.load_method` in float32, whatever precision the run was trained in.
+
+    Raises:
+        UserError: The weights are not finite.
+    """
+    with _float32():
+        config, method, step = training.load_method(workdir, checkpoint=checkpoint)
+    for variable in method.encoder.variables:
+        if not np.isfinite(variable.numpy()).all():
+            raise UserError(
+                f"{os.fspath(workdir)}: the weights {variable.path} are not finite: training "
+                "diverged; use an earlier checkpoint"
+            )
+    return config, method, step
+
+
+def run_card(config: ml_collections.ConfigDict, method: Method, step: int) -> Card:
+    """What is known about a run; an export of it keeps this as `tfvmf.json`."""
+    outputs = method.encoder.output
+    return {
+        "run": config.name,
+        "method": config.method,
+        "step": step,
+        "image_size": config.data.image_size if method.takes == "images" else None,
+        "dimension": outputs["mean_direction"].shape[-1],
+        "features": outputs["features"].shape[-1],
+        "calibration": None,
+        "tfvmf": tfvmf.__version__,
+        "tensorflow": tf.__version__,
+    }
+
+
+def read_card(version: str | os.PathLike[str]) -> Card:
+    """Reads what an export notes about its model.
+
+    Args:
+        version: Directory of one exported version.
+    """
+    path = pathlib.Path(version).expanduser() / CARD_FILE
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{os.fspath(version)} is not a version that tfvmf export wrote (no {CARD_FILE})"
+        ) from error
+
+
+def versions(directory: pathlib.Path) -> list[int]:
+    """The versions in a directory, ascending: its entries whose names are whole numbers."""
+    if not directory.is_dir():
+        return []
+    # ASCII digits only: int() would also read other scripts, and "1_0" as 10.
+    names = [entry.name for entry in directory.iterdir()]
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def _open_run(path: pathlib.Path, checkpoint: str) -> EmbeddingModel:
+    config, method, step = load_run(path, checkpoint=checkpoint)
+    card = run_card(config, method, step)
+    if card["image_size"] is None:
+        raise UserError(
+            f"{path} is a head that was fitted to features, without an encoder: it takes no images"
+        )
+    serve = build_signatures(method.encoder, image_size=card["image_size"])["serving_default"]
+    return EmbeddingModel(path, card, serve=serve, encoder=method.encoder)
+
+
+def _open_export(path: pathlib.Path) -> EmbeddingModel:
+    card = read_card(path)
+    if card["image_size"] is None:
+        raise UserError(
+            f"{path} takes features, not images: call it as tf.saved_model.load(path)"
+            ".signatures['serving_default'](features=...)"
+        )
+    try:
+        loaded = tf.saved_model.load(str(path))
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise UserError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
+
+    def serve(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        # Through `loaded`: a signature alone does not keep its variables alive.
+        return loaded.signatures["serving_default"](images=images)
+
+    return EmbeddingModel(path, card, serve=serve)
+
+
+def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
+    if not zipfile.is_zipfile(path):
+        raise UserError(f"{path} is damaged, or not a Keras file (model.save('name.keras'))")
+    try:
+        encoder = keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:  # whatever the classes in the file raise
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{path} cannot be loaded by Keras: {reason}") from error
+    outputs = getattr(encoder, "output", None) if getattr(encoder, "built", False) else None
+    outputs = outputs if isinstance(outputs, dict) else {}
+    if missing := [name for name in OUTPUTS if name not in outputs]:
+        raise UserError(
+            f"{path} has no output {', '.join(missing)}: expected an encoder with a dictionary of "
+            f"{', '.join(OUTPUTS)}; tfvmf fit-kappa makes one of any other image model"
+        )
+    shapes = [tuple(each.shape) for each in encoder.inputs]
+    if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][3] != 3:
+        raise UserError(f"{path} takes {shapes}: expected one input, images [N, H, W, 3]")
+    if shapes[0][1] != shapes[0][2]:
+        raise UserError(f"{path} takes images {list(shapes[0][1:])}: expected squares")
+    card = {
+        **dict.fromkeys(("run", "method", "step", "image_size", "calibration")),
+        "dimension": outputs["mean_direction"].shape[-1],
+        "features": outputs["features"].shape[-1],
+        **dict.fromkeys(("tfvmf", "tensorflow")),
+    }
+    with contextlib.suppress(UserError):  # as `tfvmf export` writes it, beside the card
+        if path.parent.name == pathlib.Path(CARD_FILE).parent.name:
+            card = {**read_card(path.parent.parent), "calibration": None}
+    told = shapes[0][1] or card["image_size"]
+    if told and image_size and told != image_size:
+        raise UserError(f"image_size={image_size}: {path} takes images of size {told}")
+    card["image_size"] = told or image_size
+    serve = build_signatures(encoder, image_size=card["image_size"])["serving_default"]
+    return EmbeddingModel(path, card, serve=serve, encoder=encoder)
+
+
+@contextlib.contextmanager
+def _float32() -> Iterator[None]:
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float32")
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(policy)
 
 
 def _read(image: Image, size: int, name: str) -> np.ndarray:
@@ -140,4 +339,4 @@ def _read(image: Image, size: int, name: str) -> np.ndarray:
 
 
 def _wrong(name: str, image: np.ndarray, shape: str) -> str:
-    return f"{name}: an array {image.dtype} {list(image.shape)}; needed is uint8 {shape}, 0 to 255"
+    return f"{name}: an array {image.dtype} {list(image.shape)}; expected uint8 {shape}, 0 to 255"

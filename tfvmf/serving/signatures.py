@@ -1,26 +1,68 @@
 """The served functions: what a client may send, and what it gets."""
 
+import dataclasses
 from collections.abc import Callable
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfvmf.models import OUTPUTS
-from tfvmf.serving.calibration import Calibration
-from tfvmf.serving.decode import decode
-from tfvmf.serving.resize import fit
+from tfvmf.serving.decode import decode, fit
 
 Outputs = dict[str, tf.Tensor]
+QUANTILES = 1000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Turns a concentration into a confidence, and a confidence into a decision.
+
+        confidence = share of in-distribution images with a lower kappa
+        accept     = confidence >= reject_below
+
+    so that of in-distribution images a share of `reject_below` is turned away.
+
+    Attributes:
+        table: float32 [Q], ascending: every kappa of up to `QUANTILES` images, as many evenly
+            spaced quantiles of more.
+        reject_below: Share of in-distribution images to turn away.
+        split: Where the images came from, for the record.
+        images: How many there were.
+    """
+
+    table: np.ndarray
+    reject_below: float
+    split: str
+    images: int
+
+    def __call__(self, kappa: tf.Tensor) -> dict[str, tf.Tensor]:
+        """`confidence` float32 [N], rising with kappa [N] from 0 to 1, and `accept` bool [N]."""
+        table = tf.constant(self.table, tf.float32)
+        lower = tf.cast(table[None, :] < kappa[:, None], tf.float32)
+        confidence = tf.reduce_sum(lower, axis=1) / len(self.table)
+        return {"confidence": confidence, "accept": confidence >= self.reject_below}
+
+
+def calibrate(kappa: np.ndarray, *, reject_below: float, split: str) -> Calibration:
+    """Makes a calibration of the concentrations [n] of in-distribution images."""
+    table = np.sort(kappa.astype(np.float32))
+    if len(table) > QUANTILES:
+        # The middle of each of Q equal parts: no image of the sample decides an end alone.
+        places = (np.arange(QUANTILES) + 0.5) / QUANTILES
+        table = np.quantile(table, places, method="inverted_cdf").astype(np.float32)
+    return Calibration(table=table, reject_below=reject_below, split=split, images=len(kappa))
 
 
 def build_signatures(
-    encoder: keras.Model, *, image_size: int, calibration: Calibration | None = None
+    encoder: keras.Model, *, image_size: int | None, calibration: Calibration | None = None
 ) -> dict[str, Callable[..., Outputs]]:
     """Builds the two ways into an encoder as functions of tensors alone.
 
     Args:
         encoder: From float images in [0, 1] to features, mean direction and concentration.
-        image_size: Height and width that it was trained with.
+        image_size: Height and width that it was trained with. None: images go in at the size that
+            they have, and there is no `serving_bytes`.
         calibration: Adds `confidence` and `accept` to the outputs.
 
     Returns:
@@ -47,7 +89,10 @@ def build_signatures(
         seen = tf.reduce_all(shape[1:3] > 0) | (shape[0] == 0)
         check = tf.debugging.Assert(seen, ["images without pixels: shape", shape])
         with tf.control_dependencies([check]):
-            return outputs(fit(images, image_size))
+            return outputs(fit(images, image_size) if image_size else tf.cast(images, tf.float32))
+
+    if image_size is None:
+        return {"serving_default": serving_default}
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
     def serving_bytes(image_bytes: tf.Tensor) -> Outputs:

@@ -1,10 +1,9 @@
 """Training: the loop, strategies, optimizers, checkpoints, metrics."""
 
 from tfvmf.training.checkpoints import load_method
-from tfvmf.training.ensemble import load_members, train
 from tfvmf.training.inputs import augmentation_from_config, load_source
+from tfvmf.training.loop import Interrupted, load_members, train
 from tfvmf.training.metrics import read_metrics
-from tfvmf.training.signals import Interrupted
 from tfvmf.training.strategies import share_cores
 from tfvmf.training.views import draw_views
 

@@ -1,9 +1,16 @@
-"""Checkpoints of a run: all that training needs to go on, and how to get an encoder back."""
+"""Checkpoints of a run: all that training needs to continue, and how to get an encoder back.
 
-import importlib
+A checkpoint `step-9` is `step-9.index` and one or more `step-9.data-*`. It is there once its index
+is: the index is renamed into place last and removed first, so a process that is killed at any
+moment leaves either a whole checkpoint or none. `tf.train.CheckpointManager` writes in place,
+neither verifies what it restores nor falls back to the checkpoint before a damaged one.
+"""
+
 import os
 import pathlib
+import re
 import shutil
+import sys
 import tempfile
 
 import keras
@@ -12,11 +19,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfvmf.errors import UserError
-from tfvmf.methods import Method, build_method
-from tfvmf.training import checkpoint_files, run_directory
-from tfvmf.training.checkpoint_files import newest_intact, paths
+from tfvmf.files import write_text
+from tfvmf.methods import METHODS, Method, build_method, check_name
+from tfvmf.training import run_directory
 
-__all__ = ["Checkpoints", "latest", "load_method", "paths"]
+_NAME = re.compile(r"step-(\d+)(?:\.index|\.data-.*|_temp)?")
 
 
 class Checkpoints:
@@ -74,13 +81,13 @@ class Checkpoints:
             return
         partial = None
         try:
-            partial = checkpoint_files.partial(self._workdir)
+            partial = _partial(self._workdir)
             self._state.write(str(partial / f"step-{step}"))
-            checkpoint_files.publish(self._workdir, step, keep=self._keep)
+            _publish(self._workdir, step, keep=self._keep)
         except (OSError, tf.errors.OpError) as error:
             reason = getattr(error, "strerror", None) or getattr(error, "message", error)
             raise UserError(
-                f"{checkpoint_files.directory(self._workdir)}: the checkpoint of step {step} "
+                f"{directory(self._workdir)}: the checkpoint of step {step} "
                 f"cannot be written: {reason}: make room (earlier checkpoints are as they were), "
                 "then the same command goes on from the last"
             ) from error
@@ -100,13 +107,127 @@ class Checkpoints:
                     )
 
 
+def directory(workdir: pathlib.Path) -> pathlib.Path:
+    """Where a run keeps its checkpoints."""
+    return workdir / "checkpoints"
+
+
+def paths(workdir: pathlib.Path) -> list[str]:
+    """Paths of all checkpoints that a run keeps, the oldest first."""
+    steps = sorted(_step(index) for index in directory(workdir).glob("step-*.index"))
+    return [str(directory(workdir) / f"step-{step}") for step in steps if step >= 0]
+
+
+def damage(path: str) -> str:
+    """What is wrong with a checkpoint, in a few words; empty if all of it can be read.
+
+    Reads every tensor, against the checksums that TensorFlow stores with them.
+    """
+    try:
+        reader = tf.train.load_checkpoint(path)
+        for name in reader.get_variable_to_shape_map():
+            reader.get_tensor(name)
+    except (ArithmeticError, LookupError, OSError, RuntimeError, ValueError) as error:
+        return _reason(error)
+    except tf.errors.OpError as error:
+        return _reason(error)
+    return ""
+
+
+def newest_intact(workdir: pathlib.Path, *, report: bool = False) -> str | None:
+    """Path of the newest checkpoint that can be read; None before the first.
+
+    Args:
+        workdir: The run directory.
+        report: Whether to tell people, in a line, of each damaged one that is passed over.
+
+    Raises:
+        UserError: There are checkpoints, and none of them can be read.
+    """
+    found = paths(workdir)
+    for position in reversed(range(len(found))):
+        reason = damage(found[position])
+        if not reason:
+            return found[position]
+        if report and position:
+            before = pathlib.Path(found[position - 1]).name
+            print(f"{found[position]} is damaged ({reason}): taking {before}", file=sys.stderr)
+    if found:
+        raise UserError(
+            f"--workdir={workdir}: its newest checkpoint is damaged, and there is no earlier one "
+            f"that is not ({reason}): remove {directory(workdir)} and train again"
+        )
+    return None
+
+
+def _partial(workdir: pathlib.Path) -> pathlib.Path:
+    """An empty directory in which a checkpoint is written before it is published."""
+    path = directory(workdir) / ".partial"
+    shutil.rmtree(path, ignore_errors=True)  # of a run that was killed
+    path.mkdir(parents=True)
+    return path
+
+
+def _publish(workdir: pathlib.Path, step: int, *, keep: int) -> None:
+    """Moves the checkpoint in `_partial` to its place, and removes what is no longer kept.
+
+    Args:
+        workdir: The run directory.
+        step: The checkpoint's.
+        keep: How many of the newest stay. Those of later steps go: they are damaged, or the run
+            would have started from them.
+    """
+    place = directory(workdir)
+    written = [path for path in (place / ".partial").iterdir() if _step(path) == step]
+    for path in written:
+        _to_disk(path)
+    (place / f"step-{step}.index").unlink(missing_ok=True)
+    for path in sorted(written, key=_is_index):
+        path.replace(place / path.name)
+    _to_disk(place)
+    names = [pathlib.Path(path).name for path in paths(workdir)]
+    kept = [name for name in names if int(name.removeprefix("step-")) <= step][-keep:]
+    # For TensorFlow's own tools (`tf.train.latest_checkpoint`); nothing here reads it.
+    lines = [f'model_checkpoint_path: "{kept[-1]}"']
+    lines += [f'all_model_checkpoint_paths: "{name}"' for name in kept]
+    write_text(place / "checkpoint", "\n".join(lines) + "\n")
+    for path in sorted(place.iterdir(), key=_is_index, reverse=True):
+        if _step(path) >= 0 and f"step-{_step(path)}" not in kept:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _step(path: pathlib.Path) -> int:
+    """The step of a checkpoint's file; -1 for another."""
+    match = _NAME.fullmatch(path.name)
+    return int(match.group(1)) if match else -1
+
+
+def _is_index(path: pathlib.Path) -> bool:
+    return path.suffix == ".index"
+
+
+def _to_disk(path: pathlib.Path) -> None:
+    """Waits until a file or directory is on the disk: a name must not outlive its content."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error, short."""
+    text = " ".join(str(getattr(error, "message", error)).split())
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
 def latest(workdir: pathlib.Path) -> str | None:
     """Path of a run's newest checkpoint that is not damaged, None before the first."""
     return newest_intact(workdir)
 
 
 def load_method(
-    workdir: pathlib.Path, *, checkpoint: str = ""
+    workdir: str | os.PathLike[str], *, checkpoint: str | os.PathLike[str] = ""
 ) -> tuple[ml_collections.ConfigDict, Method, int]:
     """Builds a trained run's method again.
 
@@ -118,6 +239,7 @@ def load_method(
     Returns:
         The run's configuration, its method with the trained weights, and the step of the weights.
     """
+    workdir, checkpoint = pathlib.Path(workdir).expanduser(), os.fspath(checkpoint)
     config, facts = run_directory.read(workdir)
     path = checkpoint or newest_intact(workdir, report=True)
     if path is None and config.ensemble.num_members > 1:
@@ -130,14 +252,13 @@ def load_method(
             f"--workdir={workdir} has no checkpoint{' ' + checkpoint if checkpoint else ''}: "
             "train it first (bin/train)"
         )
-    if config.method == "fit_kappa":
-        importlib.import_module("tfvmf.posthoc").FitKappa.locate(config, workdir)
+    check_name(config.method)
+    METHODS[config.method].locate(config, workdir)
     method = build_method(config, num_classes=facts["num_classes"])
     try:
         state = tf.train.Checkpoint(**method.models).read(path)
         state.assert_existing_objects_matched().expect_partial()
-        step = tf.train.load_variable(path, "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE")
     except (AssertionError, LookupError, RuntimeError, ValueError, tf.errors.OpError) as error:
         name = f"--checkpoint={checkpoint}" if checkpoint else pathlib.Path(path).name
         raise UserError(f"--workdir={workdir}: {name} is damaged or of another run") from error
-    return config, method, int(step)
+    return config, method, _step(pathlib.Path(path))

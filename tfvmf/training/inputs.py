@@ -1,6 +1,5 @@
 """What a run's configuration says of its input: sources, views, batches."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -11,35 +10,55 @@ from tfvmf import data
 from tfvmf.data import pipeline
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
+from tfvmf.methods.base import ViewKind
 from tfvmf.training.monitor import Monitor
-from tfvmf.training.step import Views
+
+Sources = tuple[data.Source, data.Source, data.Source]
 
 
 class Inputs(NamedTuple):
     """What a run is trained on, and watched on.
 
     Attributes:
-        source: The examples of its batches.
+        name: Of the data, for messages.
+        description: What the examples are, for people: `1,397 images of 32x32`.
+        size: Number of examples.
+        num_classes: Number of classes of their labels, 0 without labels.
+        reader: Makes the function from indices [B] to the batch of these examples.
         views: The kinds of views that a method gets of them.
         monitor: For a method, the function that measures it.
         check: Called with the method before anything is written.
         prepare: Called with the method, its weights in place, before the first step.
     """
 
-    source: data.Source
-    views: Callable[[Method], Views]
+    name: str
+    description: str
+    size: int
+    num_classes: int
+    reader: Callable[[], pipeline.Reader]
+    views: Callable[[Method], list[ViewKind]]
     monitor: Callable[[Method], Callable[[], dict[str, float]]]
     check: Callable[[Method], None] = lambda method: None
     prepare: Callable[[Method], None] = lambda method: None
 
 
-def image_inputs(config: ml_collections.ConfigDict) -> Inputs:
-    """The images that a run's configuration names; every problem with them shows here."""
+def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = None) -> Inputs:
+    """The images that a run's configuration names; every problem with them shows here.
+
+    Args:
+        config: The run's configuration.
+        sources: What `load_sources` returned, where it was called before.
+    """
     augmentation = augmentation_from_config(config)
-    source, bank, queries = load_sources(config)
+    source, bank, queries = sources or load_sources(config)
+    height, width, _ = source.image_shape
     return Inputs(
-        source=source,
-        views=lambda method: views_of(method, config, augmentation),
+        name=f"{source.name} ({source.split})",
+        description=f"{source.size:,} images of {height}x{width}",
+        size=source.size,
+        num_classes=source.num_classes,
+        reader=lambda: pipeline.image_reader(source),
+        views=lambda method: views_of(method, augmentation),
         monitor=lambda method: Monitor(config.monitor, method.encoder, bank, queries),
     )
 
@@ -60,9 +79,7 @@ def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> dat
     )
 
 
-def load_sources(
-    config: ml_collections.ConfigDict,
-) -> tuple[data.Source, data.Source, data.Source]:
+def load_sources(config: ml_collections.ConfigDict) -> Sources:
     """Training data, and the monitor's bank and queries."""
     train_source = load_source(config, config.data.source, config.data.train_split)
     evaluated = config.data.eval_source or config.data.source
@@ -80,33 +97,18 @@ def augmentation_from_config(config: ml_collections.ConfigDict) -> data.Augmenta
         raise UserError(f"--config.augment: {error}") from error
 
 
-def views_of(
-    method: Method, config: ml_collections.ConfigDict, augmentation: data.Augmentation
-) -> Views:
+def views_of(method: Method, augmentation: data.Augmentation) -> list[ViewKind]:
     """The kinds of views that a method trains on, and how many of each are made at once."""
-    views: Views = [(augmentation, method.num_views)]
-    if method.num_local_views:
-        try:
-            local = dataclasses.replace(
-                augmentation,
-                size=config.swav.local_size,
-                crop_min=config.swav.local_crop_min,
-                crop_max=config.swav.local_crop_max,
-            )
-        except ValueError as error:
-            raise UserError(f"--config.swav.local_*: {error}") from error
-        views.append((local, method.num_local_views))
-    if method.num_wide_views:
-        views.append((data.WideViews(augmentation=augmentation), method.num_wide_views))
-    if config.model.one_pass:
-        return views
+    kinds = method.view_kinds(augmentation)
+    if method.config.model.one_pass:
+        return kinds
     # Each by itself, so that a pass can start when its view is made.
-    return [(make, 1) for make, count in views for _ in range(count)]
+    return [(make, 1) for make, count in kinds for _ in range(count)]
 
 
 def make_iterator(
     strategy: tf.distribute.Strategy,
-    source: data.Source,
+    inputs: Inputs,
     config: ml_collections.ConfigDict,
     *,
     total_steps: int,
@@ -115,10 +117,13 @@ def make_iterator(
     replicas = strategy.num_replicas_in_sync
 
     def batches(start: int) -> Iterator:
+        read = inputs.reader()
+
         def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
             local = replicas // context.num_input_pipelines
             made = pipeline.training_batches(
-                source,
+                read,
+                size=inputs.size,
                 batch_size=config.batch_size,
                 seed=config.seed,
                 start_step=start,

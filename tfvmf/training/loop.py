@@ -2,33 +2,101 @@
 
 import contextlib
 import dataclasses
-import functools
 import math
 import pathlib
+import random
+import signal
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
 
 import keras
 import ml_collections
 import numpy as np
 import tensorflow as tf
 
+from tfvmf.config import validate
 from tfvmf.data import pipeline
 from tfvmf.errors import UserError
-from tfvmf.methods import METHODS, Method, build_method
+from tfvmf.methods import Method, build_method, check_name
 from tfvmf.progress import Progress
 from tfvmf.training import run_directory
-from tfvmf.training.checkpoints import Checkpoints
-from tfvmf.training.failures import explained
+from tfvmf.training.checkpoints import Checkpoints, load_method
 from tfvmf.training.inputs import Inputs, image_inputs, make_iterator
-from tfvmf.training.metrics import MetricsWriter
+from tfvmf.training.metrics import MetricsWriter, describe, summary
 from tfvmf.training.monitor import collapse_warning
 from tfvmf.training.optimizers import make_optimizer
-from tfvmf.training.plan import Plan
-from tfvmf.training.report import describe, summary
-from tfvmf.training.signals import Interrupted, StopRequest
 from tfvmf.training.step import TrainStep, make_train_step
-from tfvmf.training.strategies import agree_to_stop, check_same, is_chief, make_strategy
+from tfvmf.training.strategies import (
+    agree_to_stop,
+    as_user_errors,
+    check_same,
+    is_chief,
+    make_strategy,
+)
+
+
+def train(
+    config: ml_collections.ConfigDict,
+    workdir: str | pathlib.Path,
+    *,
+    force_config: bool = False,
+    logical_devices: int = 0,
+    deterministic: bool = True,
+) -> dict[str, float]:
+    """Trains what a configuration asks for: one run, or all members of an ensemble.
+
+    Every member of an ensemble of seeds is a run directory of its own, `<workdir>/members/00` and
+    so on, that evaluates and exports like any other. Members that are already trained are left as
+    they are, so the same call continues from where it was stopped. Arguments, result and errors
+    are those of `train_run`.
+    """
+    validate(config)
+    workdir = pathlib.Path(workdir)
+    options: dict[str, Any] = {
+        "force_config": force_config,
+        "logical_devices": logical_devices,
+        "deterministic": deterministic,
+    }
+    if config.ensemble.num_members == 1 or config.ensemble.kind == "snapshot":
+        return train_run(config, workdir, **options)
+    chief = is_chief(config.strategy)
+    latest: dict[str, float] = {}
+    with run_directory.hold(workdir) if chief else contextlib.nullcontext():
+        if chief:
+            run_directory.claim(workdir, config, {}, force=force_config)
+        for number in range(config.ensemble.num_members):
+            print(f"member {number + 1} of {config.ensemble.num_members}", flush=True)
+            member = member_config(config, number)
+            latest = train_run(member, run_directory.member(workdir, number), **options)
+    return latest
+
+
+def member_config(config: ml_collections.ConfigDict, number: int) -> ml_collections.ConfigDict:
+    """The configuration of one member on its own: another seed, all else the same."""
+    member = ml_collections.ConfigDict(config.to_dict())
+    member.seed = config.seed + number
+    member.ensemble.num_members = 1
+    return member
+
+
+def load_members(workdir: str | pathlib.Path) -> list[tuple[Method, int]]:
+    """The trained methods of an ensemble with the steps of their weights; [] for any other run."""
+    workdir = pathlib.Path(workdir).expanduser()
+    config, _ = run_directory.read(workdir)
+    if config.ensemble.num_members == 1:
+        return []
+    loaded = []
+    for number in range(config.ensemble.num_members):
+        try:
+            _, method, step = load_method(run_directory.member(workdir, number))
+        except UserError as error:
+            raise UserError(
+                f"member {number + 1} of {config.ensemble.num_members} is not there yet: {error}"
+            ) from error
+        loaded.append((method, step))
+    return loaded
 
 
 def train_run(
@@ -37,45 +105,46 @@ def train_run(
     *,
     force_config: bool = False,
     logical_devices: int = 0,
+    deterministic: bool = True,
     initialize: Callable[[Method], None] | None = None,
-    inputs: Callable[[ml_collections.ConfigDict], Inputs] = image_inputs,
+    make_inputs: Callable[[ml_collections.ConfigDict], Inputs] = image_inputs,
 ) -> dict[str, float]:
-    """Trains a method, or goes on with the run that is in the directory.
+    """Trains a method, or continues the run that is in the directory.
 
     Args:
         config: Every setting of the run (`tfvmf.config.default_config`).
         workdir: The run directory. Training there again resumes from the last checkpoint.
-        force_config: Go on although the directory's run had other settings.
+        force_config: Continue although the directory's run had other settings.
         logical_devices: See `strategies.make_strategy`.
+        deterministic: Switch TensorFlow's op determinism on, so that the same call gives the same
+            bits, interrupted or not. It stays on in this process: TensorFlow has no public way to
+            switch it off.
         initialize: Gives a new method other weights than random ones; a run that is resumed has
             its own.
-        inputs: What the configuration is trained on.
+        make_inputs: What the configuration is trained on.
 
     Returns:
         The last measured values (`loss`, `knn_accuracy`, ...).
 
     Raises:
-        UserError: Something the user can mend; nothing was trained.
+        UserError: Something the user can fix; nothing was trained.
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
     """
     workdir = pathlib.Path(workdir)
-    if config.method not in METHODS:  # before any data is read
-        build_method(config)
+    check_name(config.method)
 
     # ---- Data: every problem with it shows before anything is trained.
-    material = inputs(config)
-    train_source = material.source
-    epoch_steps = pipeline.steps_per_epoch(train_source, config.batch_size)
+    inputs = make_inputs(config)
+    epoch_steps = pipeline.steps_per_epoch(inputs.size, config.batch_size, name=inputs.name)
     plan = Plan.of(config, epoch_steps)
 
     # ---- Model, optimizer and state. The same seed gives the same bits, interrupted or not.
-    keras.utils.set_random_seed(config.seed)
-    tf.config.experimental.enable_op_determinism()
-    keras.config.set_dtype_policy(config.precision)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
     strategy = make_strategy(config.strategy, logical_devices=logical_devices)
     chief = is_chief(config.strategy)
-    with strategy.scope():
-        method = build_method(config, num_classes=train_source.num_classes)
+    with _seed(config.seed), _precision(config.precision), strategy.scope():
+        method = build_method(config, num_classes=inputs.num_classes)
         optimizer = make_optimizer(
             config.optimizer,
             method.trainable_variables,
@@ -83,14 +152,14 @@ def train_run(
             total_steps=plan.total_steps,
             cycles=plan.cycles,
         )
-    material.check(method)
-    batches = make_iterator(strategy, train_source, config, total_steps=plan.total_steps)
-    facts = {"num_classes": train_source.num_classes, "train_images": train_source.size}
+    inputs.check(method)
+    batches = make_iterator(strategy, inputs, config, total_steps=plan.total_steps)
+    facts = {"num_classes": inputs.num_classes, "train_images": inputs.size}
     with contextlib.ExitStack() as stack:
         if chief:
             stack.enter_context(run_directory.hold(workdir))
             run_directory.claim(workdir, config, facts, force=force_config)
-        stack.enter_context(explained(strategy))
+        stack.enter_context(as_user_errors(strategy))
         with strategy.scope():
             checkpoints = Checkpoints(
                 workdir, method, optimizer, keep=config.checkpoint.keep, chief=chief
@@ -100,17 +169,29 @@ def train_run(
                 initialize(method)
         check_same(strategy, config, workdir, start)
 
+        def save_member(number: int) -> None:
+            """Writes the present state as a run directory of its own."""
+            directory = run_directory.member(workdir, number)
+            alone = ml_collections.ConfigDict(config.to_dict())
+            alone.ensemble.num_members = 1
+            if chief:
+                run_directory.claim(directory, alone, facts, force=True)
+            Checkpoints(directory, method, optimizer, keep=1, chief=chief).save()
+
         # ---- Training.
         describe(
             method,
-            strategy,
-            train_source,
+            f"{inputs.name.removesuffix(' (train)')}: {inputs.description}",
+            replicas=strategy.num_replicas_in_sync,
             start=start,
             workdir=workdir,
             total_steps=plan.total_steps,
         )
+        writer = None
+        if chief:
+            writer = stack.enter_context(contextlib.closing(MetricsWriter(workdir, step=start)))
         if start < plan.total_steps:
-            material.prepare(method)
+            inputs.prepare(method)
         run = Run(
             plan=plan,
             method=method,
@@ -119,40 +200,126 @@ def train_run(
                 strategy,
                 method,
                 optimizer,
-                material.views(method),
+                inputs.views(method),
                 seed=config.seed,
                 steps_per_epoch=epoch_steps,
             ),
-            monitor=material.monitor(method),
+            monitor=inputs.monitor(method),
             checkpoints=checkpoints,
             batch_size=config.batch_size,
-            writer=stack.enter_context(contextlib.closing(MetricsWriter(workdir, step=start)))
-            if chief
-            else None,
-            snapshot=functools.partial(
-                _save_member, config, facts, workdir, method, optimizer, chief
+            writer=writer,
+            save_member=save_member,
+            stopping=lambda signum, step: agree_to_stop(
+                strategy, signum, step, every=plan.log_every
             ),
-            stopping=functools.partial(agree_to_stop, strategy, every=plan.log_every),
         )
         return run(batches(start), start)
 
 
-def _save_member(
-    config: ml_collections.ConfigDict,
-    facts: dict[str, int],
-    workdir: pathlib.Path,
-    method: Method,
-    optimizer: keras.optimizers.Optimizer,
-    chief: bool,
-    number: int,
-) -> None:
-    """Writes the present state as a run directory of its own."""
-    directory = run_directory.member(workdir, number)
-    alone = ml_collections.ConfigDict(config.to_dict())
-    alone.ensemble.num_members = 1
-    if chief:
-        run_directory.claim(directory, alone, facts, force=True)
-    Checkpoints(directory, method, optimizer, keep=1, chief=chief).save()
+@contextlib.contextmanager
+def _seed(seed: int) -> Iterator[None]:
+    """Seeds what Keras's initializers draw from, and leaves the caller's random state as it was."""
+    states = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+@contextlib.contextmanager
+def _precision(name: str) -> Iterator[None]:
+    """Layers that are made inside compute in this precision."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How long a run is, and how often it saves, measures and logs; all in steps."""
+
+    steps_per_epoch: int
+    total_steps: int
+    cycles: int  # of the learning rate, each of the same length
+    monitor_every: int
+    save_every: int
+    log_every: int
+
+    @classmethod
+    def of(cls, config: ml_collections.ConfigDict, steps_per_epoch: int) -> "Plan":
+        """The plan that a run's configuration describes."""
+
+        def steps(epochs: float) -> int:  # 0 stays 0, all else is at least one
+            return max(1, round(epochs * steps_per_epoch)) if epochs else 0
+
+        return cls(
+            steps_per_epoch=steps_per_epoch,
+            total_steps=config.epochs * steps_per_epoch,
+            cycles=config.ensemble.num_members if config.ensemble.kind == "snapshot" else 1,
+            monitor_every=steps(config.monitor.every_epochs),
+            save_every=steps(config.checkpoint.every_epochs),
+            log_every=config.log_every_steps,
+        )
+
+    @property
+    def cycle(self) -> int:
+        """Steps of a cycle of the learning rate."""
+        return self.total_steps // self.cycles
+
+    def is_due(self, step: int, every: int) -> bool:
+        """Whether something that happens every so many steps, and at the end, happens now."""
+        return every > 0 and (step % every == 0 or step == self.total_steps)
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, and saved its state first."""
+
+    def __init__(self, signum: int, message: str) -> None:
+        super().__init__(message)
+        self.signum = signum
+
+    @property
+    def exit_code(self) -> int:
+        """130 after Ctrl-C, 143 after SIGTERM, as shells count."""
+        return 128 + self.signum
+
+
+class StopRequest:
+    """The first Ctrl-C or SIGTERM, to be obeyed after the present step.
+
+    TensorFlow's PreemptionCheckpointHandler stops where its own `run` is called and saves by its
+    own manager; here the same step saves, logs and agrees with the other workers.
+
+    Attributes:
+        signum: The signal, 0 before one came. A second one of the same kind acts as it always did.
+    """
+
+    def __init__(self) -> None:
+        self.signum = 0
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator["StopRequest"]:
+        """Catches the signals."""
+        previous: dict[int, Any] = {}
+
+        def remember(signum: int, frame: FrameType | None) -> None:
+            del frame
+            self.signum = signum
+            signal.signal(signum, previous[signum])
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, remember)
+        try:
+            yield self
+        finally:
+            for signum, handler in previous.items():
+                signal.signal(signum, handler)
 
 
 @dataclasses.dataclass
@@ -167,7 +334,7 @@ class Run:
     checkpoints: Checkpoints
     batch_size: int
     writer: MetricsWriter | None
-    snapshot: Callable[[int], None]  # saves the state as that member of an ensemble
+    save_member: Callable[[int], None]  # saves the state as that member of an ensemble
     stopping: Callable[[int, int], int]  # signal of this process, step -> signal to obey now
 
     def __call__(self, batches: Iterator, start: int) -> dict[str, float]:
@@ -175,7 +342,7 @@ class Run:
         plan, latest = self.plan, dict[str, float]()
         pending: list[dict[str, tf.Tensor]] = []
         with (
-            StopRequest() as stop,
+            StopRequest().listening() as stop,
             Progress(plan.total_steps, initial=start, rate=False) as progress,
         ):
             clock = time.perf_counter()
@@ -193,30 +360,31 @@ class Run:
                     self._write(step, values)
                     latest.update(values)
                     pending = []
-                progress.update(1, summary(latest))
+                progress.update(1, self._summary(latest))
                 if monitors:
                     watched = self.monitor()
                     self._write(step, watched)
                     latest.update(watched)
-                    progress.note(f"epoch {step / plan.steps_per_epoch:.0f}: {summary(latest)}")
+                    epoch = step / plan.steps_per_epoch
+                    progress.note(f"epoch {epoch:.0f}: {self._summary(latest)}")
                     if warning := collapse_warning(watched):
                         progress.note(warning)
                 if plan.cycles > 1 and step % plan.cycle == 0:
-                    self.snapshot(step // plan.cycle - 1)
+                    self.save_member(step // plan.cycle - 1)
                 if saves:
                     self.checkpoints.save()
                 if signum:
                     raise Interrupted(
                         signum,
                         f"stopped after step {step} of {plan.total_steps}, all saved: "
-                        "the same command goes on from here",
+                        "the same command continues from here",
                     )
                 if not pending:
                     clock = time.perf_counter()
         return latest or self.monitor()
 
     def _collect(self, pending: list[dict[str, tf.Tensor]], step: int) -> dict[str, float]:
-        """Mean of the terms since the last log line; refuses to go on from a loss that broke."""
+        """Mean of the terms since the last log line; refuses to continue from a broken loss."""
         terms = {name: np.array([entry[name] for entry in pending]) for name in pending[0]}
         for position, loss in enumerate(terms["loss"]):
             if not math.isfinite(loss):
@@ -232,6 +400,9 @@ class Run:
         values["learning_rate"] = float(self.optimizer.learning_rate)
         values["epoch"] = step / self.plan.steps_per_epoch
         return values
+
+    def _summary(self, values: dict[str, float]) -> str:
+        return summary(values, self.method.term_names)
 
     def _write(self, step: int, values: dict[str, float]) -> None:
         if self.writer:

@@ -1,4 +1,4 @@
-"""What a run writes of itself: JSON lines for programs, events for TensorBoard."""
+"""What a run tells: JSON lines for programs, events for TensorBoard, words for people."""
 
 import contextlib
 import json
@@ -6,10 +6,12 @@ import pathlib
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import tensorflow as tf
 
 from tfvmf.errors import UserError
 from tfvmf.files import write_text
+from tfvmf.methods import Method
 
 
 class MetricsWriter:
@@ -73,9 +75,9 @@ def _mark_restart(directory: pathlib.Path, step: int) -> None:
             file.write(event.SerializeToString())
 
 
-def read_metrics(directory: pathlib.Path) -> list[dict[str, float]]:
+def read_metrics(directory: str | pathlib.Path) -> list[dict[str, float]]:
     """The lines of a run's `metrics.jsonl`; a last line cut short by a kill is left out."""
-    path = directory / "metrics.jsonl"
+    path = pathlib.Path(directory).expanduser() / "metrics.jsonl"
     if not path.exists():
         return []
     lines = []
@@ -85,3 +87,43 @@ def read_metrics(directory: pathlib.Path) -> list[dict[str, float]]:
         except json.JSONDecodeError:
             break
     return lines
+
+
+def describe(
+    method: Method,
+    description: str,
+    *,
+    replicas: int,
+    start: int,
+    total_steps: int,
+    workdir: pathlib.Path,
+) -> None:
+    """Says in two lines what is about to be trained, on what."""
+    weights = sum(int(np.prod(v.shape)) for v in method.trainable_variables)
+    print(
+        f"{method.config.method} on {description}, {method.describe_encoder()}, "
+        f"{weights:,} weights, {replicas} replica(s)"
+    )
+    where = f"from step {start}" if start else "from the start"
+    print(
+        f"{total_steps} steps ({method.config.epochs} epochs) {where}, in {workdir}",
+        flush=True,
+    )
+
+
+def summary(values: dict[str, float], term_names: tuple[str, ...]) -> str:
+    """The values that people watch, on one line; a narrow terminal cuts off its end."""
+    parts = [f"loss {values['loss']:.3f}"] if "loss" in values else []
+    if "kappa" in values:
+        parts.append(f"kappa {values['kappa']:.2f}±{values['kappa_std']:.2f}")
+    if "knn_accuracy" in values:
+        parts.append(f"k-NN {values['knn_accuracy']:.3f}")
+    if "eval_error" in values:
+        parts.append(f"error {values['eval_error']:.3f} of cosine {values['eval_cosine']:.3f}")
+    if "direction_std" in values:
+        parts.append(f"spread {values['direction_std']:.2f}")
+    if "images_per_second" in values:
+        parts.append(f"{values['images_per_second']:.0f} images/s")
+    terms = (*term_names, "alignment", "penalty")
+    parts += [f"{name} {values[name]:.3f}" for name in terms if name in values]
+    return ", ".join(parts)

@@ -31,15 +31,12 @@ def make_optimizer(
     )
     if cycles > 1:
         schedule = Cycles(schedule, cycle)
-    if config.name == "lars":
-        optimizer = LARS(schedule, momentum=config.momentum, weight_decay=config.weight_decay)
+    decay = config.weight_decay or None
+    if config.name == "adam":
+        optimizer = Adam(schedule, weight_decay=decay)
     else:
-        decay = config.weight_decay or None
-        if config.name == "adam":
-            optimizer = Adam(schedule, weight_decay=decay)
-        else:
-            optimizer = keras.optimizers.SGD(schedule, momentum=config.momentum, weight_decay=decay)
-        optimizer.exclude_from_weight_decay(var_list=[v for v in variables if len(v.shape) <= 1])
+        optimizer = keras.optimizers.SGD(schedule, momentum=config.momentum, weight_decay=decay)
+    optimizer.exclude_from_weight_decay(var_list=[v for v in variables if len(v.shape) <= 1])
     optimizer.build(variables)
     return optimizer
 
@@ -110,67 +107,3 @@ class Adam(keras.optimizers.Adam):
             epsilon=self.epsilon,
             grad=tf.cast(gradient, variable.dtype),
         )
-
-
-@keras.saving.register_keras_serializable(package="tfvmf")
-class LARS(keras.optimizers.Optimizer):
-    """Layer-wise adaptive rate scaling: each layer's step is a share of its weights' length.
-
-        g <- g + weight_decay * w
-        v <- momentum * v + learning_rate * trust * |w| / |g| * g
-        w <- w - v
-
-    Weights of one dimension (biases, norms) take a plain momentum step without decay.
-
-    Args:
-        learning_rate: A number or a schedule.
-        momentum: Share of the last step that is kept.
-        weight_decay: Added to the gradient as above.
-        trust: Length of a step relative to the weights at learning rate 1.
-        **kwargs: As of every Keras optimizer.
-    """
-
-    def __init__(
-        self,
-        learning_rate: Any = 0.1,
-        *,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        trust: float = 1e-3,
-        name: str = "lars",
-        **kwargs: Any,
-    ) -> None:
-        # Not given to the base class: it would decay the weights outside of the trust ratio.
-        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
-        self.momentum = momentum
-        self.decay = weight_decay
-        self.trust = trust
-
-    def build(self, variables: list[keras.Variable]) -> None:
-        """Creates one momentum a weight."""
-        if self.built:
-            return
-        super().build(variables)
-        self.momentums = self.add_optimizer_variables(variables, "momentum")
-
-    def update_step(
-        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
-    ) -> None:
-        """Moves one weight."""
-        velocity = self.momentums[self._get_variable_index(variable)]
-        step = tf.cast(learning_rate, variable.dtype)
-        gradient = tf.cast(gradient, variable.dtype)
-        if len(variable.shape) > 1:
-            gradient = gradient + self.decay * variable
-            weight_norm, gradient_norm = tf.norm(variable), tf.norm(gradient)
-            # A layer at zero, or without a gradient, has no ratio: it takes the plain step.
-            ratio = tf.math.divide_no_nan(self.trust * weight_norm, gradient_norm)
-            step *= tf.where(ratio > 0.0, ratio, 1.0)
-        self.assign(velocity, self.momentum * velocity + step * gradient)
-        self.assign_sub(variable, velocity)
-
-    def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to build the optimizer again."""
-        config = super().get_config()
-        config["weight_decay"] = self.decay
-        return {**config, "momentum": self.momentum, "trust": self.trust}

@@ -71,20 +71,32 @@ def claim(
     """
     path = workdir / "config.json"
     if path.exists() and not force:
-        changed = differences(read(workdir)[0], config)
-        for free in FREE:
-            changed.pop(free, None)
-        if changed:
-            keys = ", ".join(f"{key} ({old} -> {new})" for key, (old, new) in changed.items())
-            raise UserError(
-                f"--workdir={workdir} holds a run with other settings: {keys}; choose another "
-                "--workdir, or --force_config to go on with the new ones"
-            )
+        check(workdir, config, advice=", or --force_config to continue with the new ones")
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         write_json(path, {"config": config.to_dict(), "facts": facts})
     except OSError as error:
         raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}") from error
+
+
+def check(
+    workdir: pathlib.Path, config: ml_collections.ConfigDict, *, advice: str = ""
+) -> dict[str, Any]:
+    """Refuses the run in a directory if its settings differ from `config`, except those in `FREE`.
+
+    Returns:
+        The facts of the run.
+    """
+    found, facts = read(workdir)
+    changed = differences(found, config)
+    for free in FREE:
+        changed.pop(free, None)
+    if changed:
+        keys = ", ".join(f"{key} ({old} -> {new})" for key, (old, new) in changed.items())
+        raise UserError(
+            f"{workdir} holds a run with other settings: {keys}; choose another --workdir{advice}"
+        )
+    return facts
 
 
 def read(workdir: pathlib.Path) -> tuple[ml_collections.ConfigDict, dict[str, Any]]:

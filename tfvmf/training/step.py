@@ -7,18 +7,17 @@ import tensorflow as tf
 
 from tfvmf import distribute
 from tfvmf.counter_random import example_seeds
-from tfvmf.methods import Method, Moment
+from tfvmf.methods import Method, StepContext
+from tfvmf.methods.base import ViewKind
 
 TrainStep = Callable[[Iterator], dict[str, tf.Tensor]]
-# Images and seeds -> views, and how many of that kind.
-Views = list[tuple[Callable[[tf.Tensor, tf.Tensor], tf.Tensor], int]]
 
 
 def make_train_step(
     strategy: tf.distribute.Strategy,
     method: Method,
     optimizer: keras.optimizers.Optimizer,
-    views: Views,
+    views: list[ViewKind],
     *,
     seed: int,
     steps_per_epoch: int,
@@ -53,10 +52,10 @@ def make_train_step(
             made += tf.split(augmentation(copies, tf.concat(seeds, axis=0)), count)
         return made
 
-    def replica_step(batch: dict[str, tf.Tensor], moment: Moment) -> dict[str, tf.Tensor]:
+    def replica_step(batch: dict[str, tf.Tensor], context: StepContext) -> dict[str, tf.Tensor]:
         pictures = augment(batch["image"], optimizer.iterations)
         with tf.GradientTape() as tape:
-            terms = method.loss(pictures, batch["label"], moment)
+            terms = method.loss(pictures, batch["label"], context)
             share = terms["loss"] / strategy.num_replicas_in_sync
         # The optimizer adds the replicas' gradients: those of the shares make the mean loss's.
         optimizer.apply(tape.gradient(share, variables), variables)
@@ -65,10 +64,10 @@ def make_train_step(
     @tf.function
     def train_step(iterator: Iterator) -> dict[str, tf.Tensor]:
         step = tf.cast(optimizer.iterations, tf.int32)
-        moment = Moment(tf.stack([seed, step]), tf.cast(step, tf.float32) / steps_per_epoch)
-        terms = strategy.run(replica_step, args=(next(iterator), moment))
+        context = StepContext(tf.stack([seed, step]), tf.cast(step, tf.float32) / steps_per_epoch)
+        terms = strategy.run(replica_step, args=(next(iterator), context))
         with strategy.scope():
-            method.after_step(moment)
+            method.after_step(context)
         return {
             name: strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
             for name, value in terms.items()

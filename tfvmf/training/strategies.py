@@ -1,12 +1,14 @@
 """TensorFlow's distribution strategies by name, and what the workers of a run agree on."""
 
+import contextlib
 import functools
 import json
 import os
 import pathlib
+import re
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import ml_collections
 import tensorflow as tf
@@ -14,7 +16,18 @@ import tensorflow as tf
 from tfvmf import cores, distribute
 from tfvmf.config import STRATEGIES, flatten
 from tfvmf.errors import UserError
+from tfvmf.methods import METHODS
 from tfvmf.training.run_directory import FREE
+
+# What collective operations raise when a worker is gone, depending on where they were.
+_LOST = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+)
 
 
 def share_cores(config: ml_collections.ConfigDict) -> None:
@@ -25,10 +38,10 @@ def share_cores(config: ml_collections.ConfigDict) -> None:
     slower half, and half of the maps stay in the cache. Wide networks gain nothing.
     TF_NUM_INTRAOP_THREADS, where it is set, says how many cores there are.
 
-    A pass that runs alone keeps them all: with `one_pass` and `supervised` it is the only one, and
+    A pass that runs alone keeps them all: with `one_pass` or a single view it is the only one, and
     several workers take one after the other, since they exchange statistics in a fixed order.
     """
-    alone = config.model.one_pass or config.method == "supervised"
+    alone = config.model.one_pass or METHODS[config.method].num_views == 1
     if alone or config.strategy == "multi_worker" or tf.config.list_physical_devices("GPU"):
         return
     granted = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
@@ -106,6 +119,26 @@ def agree_to_stop(strategy: tf.distribute.Strategy, signum: int, step: int, *, e
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return signum
     return 0 if step % every else max(_of_all_workers(strategy, signum))[0]
+
+
+@contextlib.contextmanager
+def as_user_errors(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Turns what the user can fix into a UserError; the rest stays as it is."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        # A broken image of a streamed source: its error has crossed TensorFlow's input pipeline.
+        told = re.search(r"UserError: ([^\n]+)", str(error))
+        if told:
+            raise UserError(told.group(1)) from error
+        workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        if workers and isinstance(error, _LOST):
+            reason = re.search(r"aborted by: ([^.\n]+)", str(error.message))
+            raise UserError(
+                f"a worker is gone ({reason.group(1) if reason else type(error).__name__}): start "
+                "all workers again, they continue from the last checkpoint"
+            ) from error
+        raise
 
 
 def _of_all_workers(strategy: tf.distribute.Strategy, *values: int) -> list[tuple[int, ...]]:

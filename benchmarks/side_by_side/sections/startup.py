@@ -97,7 +97,7 @@ def _running(command: list[str]) -> Iterator[subprocess.Popen]:
 def _load(workdir: pathlib.Path, export: pathlib.Path) -> float:
     """Seconds of `tfvmf.load`, TensorFlow imported; exports the run if that was not yet done."""
     if not export.exists():
-        _timed(["bin/export", f"--workdir={workdir}", f"--output_dir={export}"])
+        _timed(["bin/export", str(workdir), f"--output={export}"])
     return float(json.loads(_output([sys.executable, "-c", _LOAD, str(export)]).split("\n")[-2]))
 
 

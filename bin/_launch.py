@@ -1,0 +1,18 @@
+"""Runs `tfvmf VERB` from a checkout: in its `.venv` if there is one, otherwise in this Python."""
+
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def run(verb: str) -> None:
+    """Runs one verb with the flags of the command line."""
+    venv = os.path.join(ROOT, ".venv")
+    python = os.path.join(venv, "bin", "python")
+    if os.path.exists(python) and os.path.realpath(sys.prefix) != os.path.realpath(venv):
+        os.execv(python, [python, *sys.argv])
+    sys.path[0] = ROOT  # this checkout, whatever is installed
+    from tfvmf.programs import main
+
+    sys.exit(main([verb, *sys.argv[1:]]))

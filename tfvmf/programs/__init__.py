@@ -1,0 +1,62 @@
+"""The command `tfvmf VERB [MODEL] [DATA]`: flags in, library call, next step out."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+# A verb is a module of this package (`fit-kappa` is fit_kappa.py) and a line here. Its docstring is
+# its help. `ARGUMENTS` are the flags that may be given without their names, `define` defines all of
+# its flags, `main` is called with their values.
+VERBS = {
+    "train": "train an encoder without labels: images to directions and concentrations",
+    "evaluate": "measure a trained run; write tables, plots and a report",
+    "export": "write a trained run as a model for TensorFlow Serving",
+    "embed": "embed a folder of images with an exported model",
+    "fit-kappa": "fit a concentration head to an encoder that stays as it is",
+    "reproduce": "make a table or figure of the paper",
+}
+
+_HELP = """\
+Image embeddings on the sphere that know how sure they are.
+
+  tfvmf VERB [MODEL] [DATA] [--flag=value ...]
+
+{verbs}
+
+MODEL is a run directory, an export or a .keras file. DATA is digits, a TensorFlow data set like
+cifar10, folder:/path or npz:/path. A single argument is DATA for train, the experiment for
+reproduce, and MODEL elsewhere; --model and --data name them too.
+
+  tfvmf VERB --help    flags and examples
+  tfvmf --version      version {version}"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `tfvmf VERB ...`. Nothing here imports TensorFlow; a verb does when its flags are right.
+
+    Args:
+        argv: What follows `tfvmf`; the command line by default.
+
+    Returns:
+        The exit code: 0, 2 after a mistake of the user, 128 and its number after a signal.
+    """
+    from tfvmf import __version__
+
+    verb, *arguments = list(sys.argv[1:] if argv is None else argv) or [""]
+    if verb in ("--help", "-help", "-h", "help"):
+        verbs = "\n".join(f"  {name:<10} {line}" for name, line in VERBS.items())
+        print(_HELP.format(verbs=verbs, version=__version__))
+        return 0
+    if verb in ("--version", "-version"):
+        print(f"tfvmf {__version__}")
+        return 0
+    from tfvmf.programs import cli
+
+    name = verb.replace("_", "-")
+    if name not in VERBS:
+        found = f"name a verb: one of {', '.join(VERBS)}"
+        if verb:
+            found = cli.unknown(f"verb {verb!r}", name, VERBS)
+        return cli.complain("tfvmf", f"{found} (see tfvmf --help)")
+    program = importlib.import_module(f"tfvmf.programs.{name.replace('-', '_')}")
+    return cli.run_program(f"tfvmf {name}", program, arguments)

@@ -1,0 +1,288 @@
+"""What all programs share: flags, one-line errors with exit code 2, a quiet TensorFlow."""
+
+import difflib
+import os
+import pathlib
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, Protocol
+
+import ml_collections
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from tfvmf.config import default_config, flatten
+from tfvmf.errors import UserError
+
+CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
+DEFAULT_RUN = "runs/digits-simclr_vmf"  # where `tfvmf train` without any flags trains
+
+_HELP_FLAGS = {"--help", "-help", "-h", "--helpfull", "--helpshort"}
+
+# Flags of several programs, with the one meaning that they have everywhere.
+_SHARED: dict[str, tuple[Callable[..., Any], Any, str]] = {
+    "model": (flags.DEFINE_string, "", "a run directory, an export or a .keras file"),
+    "data": (flags.DEFINE_string, "", "digits, a TFDS name, folder:/path or npz:/path"),
+    "data_dir": (flags.DEFINE_string, "", "where TFDS finds prepared data sets"),
+    "workdir": (flags.DEFINE_string, "", "run directory"),
+    "output": (flags.DEFINE_string, "", "file or directory to write"),
+    "checkpoint": (flags.DEFINE_string, "", "one of the run's checkpoints; the newest by default"),
+    "seed": (flags.DEFINE_integer, None, "of all that is random"),
+    "max_images": (flags.DEFINE_integer, 0, "how many test images are measured; 0 for all"),
+}
+
+
+class Program(Protocol):
+    """A module of `tfvmf.programs`: one verb."""
+
+    __doc__: str | None
+    ARGUMENTS: tuple[str, ...]
+
+    def define(self, values: flags.FlagValues, argv: list[str]) -> None:
+        """Defines the program's flags; `argv` is what will be parsed."""
+
+    def main(self, values: flags.FlagValues) -> None:
+        """Calls the library and says what to do next."""
+
+
+def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
+    """Runs one verb: parses its flags, calls its `main`.
+
+    Args:
+        name: What the user typed, `tfvmf train`, for messages.
+        program: The verb's module, a `Program`.
+        arguments: What follows the verb.
+
+    Returns:
+        The exit code.
+    """
+    # Flags of its own, not absl's global ones: no verb meets the flags of another.
+    values = flags.FlagValues()
+    values.set_gnu_getopt(True)  # flags may follow an argument
+
+    def guarded(unused: Sequence[str]) -> int:
+        del unused
+        try:
+            if _HELP_FLAGS & set(arguments):
+                program.define(values, [name])
+                print(_help(program, values))
+                return 0
+            argv = _with_config_path([name, *arguments])
+            program.define(values, argv)
+            _parse(values, argv, program.ARGUMENTS)
+            program.main(values)
+        except UserError as error:
+            return complain(name, str(error))
+        except KeyboardInterrupt:
+            return complain(name, "stopped", code=130)
+        except Exception as error:
+            code = getattr(error, "exit_code", None)  # of `training.Interrupted`: the run is saved
+            if code is None:
+                raise
+            return complain(name, str(error), code=code)
+        return 0
+
+    logging.set_verbosity(logging.WARNING)  # TensorFlow reports every file that it writes
+    try:
+        # In a process that absl did not start, TensorFlow prints what it should only log.
+        app.run(guarded, argv=[name], flags_parser=flags.FLAGS)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def run(main: Callable[[], None]) -> None:
+    """Runs a script whose flags are absl's global ones, such as benchmarks/bench.py."""
+
+    def guarded(argv: Sequence[str]) -> None:
+        try:
+            if len(argv) > 1:
+                raise UserError(f"unexpected argument {argv[1]!r}: flags start with --")
+            main()
+        except UserError as error:
+            fail(str(error))
+        except KeyboardInterrupt:
+            fail("stopped", code=130)
+
+    def parse(argv: list[str]) -> list[str]:
+        try:
+            return flags.FLAGS(argv)
+        except flags.Error as error:
+            fail(f"{error} (--help lists the flags)")
+        except SystemExit:  # absl's help exits with 1
+            sys.exit(0)
+
+    logging.set_verbosity(logging.WARNING)
+    flags.FLAGS.set_gnu_getopt(True)
+    app.run(guarded, flags_parser=parse)
+
+
+def complain(name: str, message: str, *, code: int = 2) -> int:
+    """Prints one line on the error stream; returns the exit code."""
+    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def fail(message: str, *, code: int = 2) -> NoReturn:
+    """Ends a script with one line on the error stream."""
+    sys.exit(complain(pathlib.Path(sys.argv[0]).name, message, code=code))
+
+
+def unknown(what: str, value: str, choices: Iterable[str]) -> str:
+    """The message about a name that is not among the choices, with the nearest one that is."""
+    choices = list(choices)
+    near = difflib.get_close_matches(value, choices, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}? Known: " if near else "use one of "
+    return f"{what} is unknown: {hint}{', '.join(choices)}"
+
+
+def choose(what: str, value: str, choices: Iterable[str]) -> str:
+    """Returns a name that is among the choices; refuses another with the nearest one that is."""
+    choices = list(choices)
+    if value not in choices:
+        raise UserError(unknown(what, value, choices))
+    return value
+
+
+def listed(value: str) -> tuple[str, ...]:
+    """The names in a list that is separated by commas."""
+    return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+def define_shared(values: flags.FlagValues, *names: str, **described: str) -> None:
+    """Defines flags that several programs have.
+
+    Args:
+        values: The program's flags.
+        *names: Flags that are described as everywhere.
+        **described: Flags of which the program has more to say: {name: help}.
+    """
+    for name, text in (*((name, "") for name in names), *described.items()):
+        define, default, usual = _SHARED[name]
+        bounds = {"lower_bound": 0} if define is flags.DEFINE_integer else {}
+        define(name, default, text or usual, flag_values=values, **bounds)
+
+
+def define_config(values: flags.FlagValues, argv: list[str], default: str = "digits") -> None:
+    """Defines `--config=NAME` and, for every setting, `--config.key=value`.
+
+    ml_collections reads the command line as soon as the flag is defined and answers a mistake with
+    a traceback, so the mistakes are looked for first.
+    """
+    known = flatten(default_config())
+    sections = {key.rsplit(".", 1)[0] for key in known if "." in key}
+    for argument in argv:
+        key = argument.lstrip("-").partition("=")[0].removeprefix("config.")
+        if argument.lstrip("-").startswith("config.") and key not in {*known, *sections}:
+            raise UserError(f"--config.{key} is not a setting: {_nearest_setting(key)}")
+    config_flags.DEFINE_config_file(
+        "config",
+        str(CONFIGS / f"{default}.py"),
+        f"settings of the run: {', '.join(config_names())}, or a file of your own; each setting is "
+        "a flag too, as --config.batch_size=128",
+        flag_values=values,
+        sys_argv=argv,
+    )
+
+
+def config_names() -> list[str]:
+    """The configs that `--config` knows by name."""
+    return sorted(path.stem for path in CONFIGS.glob("[!_]*.py"))
+
+
+def checked_config(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+    """Refuses a config file that invents settings: they would be ignored silently."""
+    extra = sorted(set(flatten(config)) - set(flatten(default_config())))
+    if extra:
+        raise UserError(f"--config: the file has unknown settings: {', '.join(extra)}")
+    return config
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow without what its C++ side prints meanwhile; Python errors still show."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        import tensorflow  # noqa: F401
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def _parse(values: flags.FlagValues, argv: list[str], slots: tuple[str, ...]) -> None:
+    """Parses flags; arguments without a name fill, in order, the slots that no flag has filled."""
+    try:
+        given = values(argv)[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise UserError(_unknown_flag(values, error.flagname)) from error
+    except flags.Error as error:
+        raise UserError(f"{error} (--help lists the flags)") from error
+    free = [slot for slot in slots if not values[slot].present]
+    for slot, value in zip(free, given, strict=False):
+        setattr(values, slot, value)
+    if len(given) > len(free):
+        takes = " ".join(slot.upper() for slot in slots)
+        raise UserError(f"unexpected argument {given[len(free)]!r}: expected {takes} and flags")
+
+
+def _unknown_flag(values: flags.FlagValues, name: str) -> str:
+    """The message about a flag that there is not."""
+    settings = [key for key in flatten(default_config()) if key.split(".")[-1] == name]
+    if "config" in values and settings:
+        meant = " or ".join(f"--config.{key}" for key in settings)
+        return f"--{name} is not a flag: did you mean {meant}?"
+    near = difflib.get_close_matches(name, list(values), n=1, cutoff=0.5)
+    hint = f"did you mean --{near[0]}?" if near else "--help lists the flags"
+    return f"--{name} is not a flag: {hint}"
+
+
+def _nearest_setting(key: str) -> str:
+    known = list(flatten(default_config()))
+    last = key.split(".")[-1]
+    same = [other for other in known if other.split(".")[-1] == last]
+    near = same or difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    if not near:
+        return "see tfvmf/config.py"
+    return f"did you mean {' or '.join(f'--config.{other}' for other in near)}?"
+
+
+def _with_config_path(argv: list[str]) -> list[str]:
+    """The command line with the file of the config that `--config` names."""
+    found = list(argv)
+    for position, argument in enumerate(argv):
+        if argument in ("--config", "-config") and position + 1 < len(argv):
+            found[position + 1] = _config_path(argv[position + 1])
+        elif argument.startswith(("--config=", "-config=")):
+            found[position] = f"--config={_config_path(argument.partition('=')[2])}"
+    return found
+
+
+def _config_path(name: str) -> str:
+    """The file of a config; a file that is there wins over a name."""
+    if pathlib.Path(name).is_file():
+        return name
+    if name not in config_names():
+        stem = pathlib.Path(name).stem
+        message = unknown(
+            f"--config={name}: there is no such file, and the name", stem, config_names()
+        )
+        raise UserError(message)
+    return str(CONFIGS / f"{name}.py")
+
+
+def _help(program: Any, values: flags.FlagValues) -> str:
+    """The docstring of a program, and its flags."""
+    lines = [(program.__doc__ or "").strip(), "", "Flags:"]
+    for name in sorted(values):
+        flag = values[name]
+        shown = f"--[no]{name}" if flag.boolean else f"--{name}"
+        text = (flag.help or "").replace("<|", "<")  # no choice is one of the choices
+        if name != "config" and flag.default not in (None, "", False, []):
+            text += f" (default: {flag.default})"
+        lines.append(f"  {shown}")
+        lines.extend(textwrap.wrap(text, 96, initial_indent="      ", subsequent_indent="      "))
+    return "\n".join(lines)

@@ -1,0 +1,57 @@
+"""Embeds a folder of images with an exported model (`tfvmf export`).
+
+  tfvmf embed models/mine FOLDER --output=out.npz
+  tfvmf embed models/mine FOLDER --output=out.npz --sort=kappa
+
+The file holds names, mean_direction, concentration and features; with a calibrated model, also
+confidence and accept. --sort=kappa draws out.png: the images from the least to the most certain.
+"""
+
+from absl import flags
+
+from tfvmf.errors import UserError
+from tfvmf.programs import cli
+
+ARGUMENTS = ("model", "data")
+
+
+def define(values: flags.FlagValues, argv: list[str]) -> None:
+    """Defines the flags."""
+    del argv
+    cli.define_shared(
+        values,
+        model="an export: the directory of all versions, or of one; required",
+        data="folder of images, at any depth; required",
+        output="the .npz file to write; required",
+    )
+    flags.DEFINE_enum(
+        "sort", "", ["", "kappa"], "kappa: also draw a contact sheet", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "batch_size", 64, "images per forward pass", lower_bound=1, flag_values=values
+    )
+
+
+def main(values: flags.FlagValues) -> None:
+    """Embeds, says what is where."""
+    for name in ("model", "data", "output"):
+        if not values[name].value:
+            raise UserError(f"--{name} is missing (--help lists the flags)")
+
+    cli.import_tensorflow()
+    from tfvmf import serving
+
+    embeddings = serving.embed_folder(
+        values.model,
+        values.data.removeprefix("folder:"),
+        values.output,
+        sort=values.sort,
+        batch_size=values.batch_size,
+    )
+    kappa = embeddings["concentration"]
+    print(f"embedded: {values.output}")
+    print(f"  images {len(kappa)}, kappa {kappa.min():.4g} to {kappa.max():.4g}")
+    if "accept" in embeddings:
+        print(f"  accepted {embeddings['accept'].sum()} of {len(kappa)}")
+    if values.sort:
+        print(f"least to most certain: {values.output.removesuffix('.npz')}.png")

@@ -1,0 +1,126 @@
+"""Gives a trained encoder a concentration head, or a better one: minutes, no labels.
+
+  tfvmf fit-kappa runs/cifar10_cpu-simclr_vmf
+  tfvmf fit-kappa runs/cifar10_cpu-supervised --workdir=runs/supervised_kappa
+  tfvmf fit-kappa runs/mine --levels=last --view_kind=augment --cache_views=4
+  tfvmf fit-kappa mobilenet.keras folder:/images --input_range=-1..1
+  tfvmf fit-kappa resnet.keras --feature_layer=avg_pool --level_layers=conv2_out,conv3_out
+  tfvmf fit-kappa my_saved_model --config=cifar10_cpu --data_dir=DIR
+  tfvmf fit-kappa features.npz
+
+MODEL is a run, a Keras file, a SavedModel, or an .npz file with `features` [N, K, F] of K views of
+each image (and `wide` [N, W, F] of damaged ones, if you have them). It stays as it is. The result
+is a run directory that evaluates and exports like any other; fitted to an .npz file it is a head
+alone, which `tfvmf export` writes.
+"""
+
+import pathlib
+
+from absl import flags
+from ml_collections import config_flags
+
+from tfvmf.errors import UserError
+from tfvmf.programs import cli
+
+ARGUMENTS = ("model", "data")
+
+
+def define(values: flags.FlagValues, argv: list[str]) -> None:
+    """Defines the flags."""
+    cli.define_config(values, argv)
+    cli.define_shared(
+        values,
+        "seed",
+        model="a run, a .keras file, a SavedModel or an .npz file; required",
+        data="images to fit on; the run's or the config's by default",
+        data_dir="where TFDS finds prepared data sets, if not where the run found them",
+        workdir="run directory; <model>-kappa for a run, runs/<name>-kappa otherwise",
+    )
+    flags.DEFINE_string(
+        "feature_layer",
+        "",
+        "of a model: the output (for Keras also the layer) that is the features",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "input_range",
+        "",
+        "of a model: the pixels that it expects, 0..1, -1..1 or 0..255",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "level_layers",
+        "",
+        "of a model: layers with maps, separated by commas, that the head sees",
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "levels",
+        None,
+        ["last", "all"],
+        "what the head sees: the features, or all levels; all by default of a run, and of a model "
+        "whose --level_layers are named",
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "view_kind",
+        None,
+        ["augment", "wide"],
+        "what it learns from: ordinary views, or wide ones as well",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "cache_views",
+        0,
+        "embed so many views of each image once, and as many wide ones; 0: new views every step",
+        lower_bound=0,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "epochs",
+        None,
+        "passes over the images; 2, or 8 over cached views",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_float("learning_rate", None, "of Adam; 1e-3", lower_bound=0.0, flag_values=values)
+
+
+def changes(values: flags.FlagValues) -> dict[str, object]:
+    """The settings that the flags ask for."""
+    given = {
+        "fit_kappa.feature_layer": values.feature_layer,
+        "fit_kappa.input_range": values.input_range,
+        "fit_kappa.level_layers": values.level_layers,
+        "fit_kappa.cache_views": values.cache_views,
+        "concentration.levels": values.levels,
+        "concentration.view_kind": values.view_kind,
+        "epochs": values.epochs,
+        "optimizer.learning_rate": values.learning_rate,
+        "seed": values.seed,
+        "data.source": values.data,
+        "data.data_dir": values.data_dir,
+    }
+    settings = config_flags.get_override_values(values["config"])
+    return settings | {key: value for key, value in given.items() if value not in (None, "")}
+
+
+def main(values: flags.FlagValues) -> None:
+    """Fits, says what to do next."""
+    if not values.model:
+        raise UserError("--model is missing: a run, a .keras file, a SavedModel or an .npz file")
+    model = pathlib.Path(values.model)
+    of_run = (model / "config.json").is_file()
+    if of_run and values["config"].present:
+        raise UserError("--config=FILE: the settings are those of the run; change single ones")
+    named = pathlib.Path("runs") / model.stem
+    workdir = pathlib.Path(values.workdir or f"{model if of_run else named}-kappa")
+    config = cli.checked_config(values.config)
+    cli.import_tensorflow()
+    from tfvmf import posthoc
+
+    posthoc.fit_kappa(model, workdir, config=config, changes=changes(values))
+    following = f"tfvmf evaluate {workdir}"
+    if model.suffix == ".npz":
+        following = f"tfvmf export {workdir} --output=DIR"
+    print(f"fitted: {workdir}\nnext: {following}")

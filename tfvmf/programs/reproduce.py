@@ -1,0 +1,75 @@
+"""Makes a table or figure of the paper, from nothing or from what is there already.
+
+  tfvmf reproduce table3 --budget=digits
+  tfvmf reproduce table1 --budget=cpu --data_dir=DIR --dry_run
+
+Experiments: table1 (Spearman correlations), table2 (foreign images), table3 (frameworks), table4
+(dimensions), table5 (networks, of the appendix), pearson (of the appendix), figure1 (the
+distribution), figure2 (examples and failures), figure3 (further augmentations), figure4 (along
+training). Budgets: digits (minutes, needs no data), cpu (hours, CIFAR-10), paper (its settings).
+
+Prints the plan first: which runs it needs, and how long each will take. Stopped and started again,
+it continues from where it was.
+"""
+
+import pathlib
+
+from absl import flags
+
+from tfvmf.errors import UserError
+from tfvmf.programs import cli
+from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS, budget_by_name
+
+ARGUMENTS = ("experiment",)
+
+
+def define(values: flags.FlagValues, argv: list[str]) -> None:
+    """Defines the flags."""
+    del argv
+    cli.define_shared(
+        values,
+        "data_dir",
+        max_images="how many test images are measured; 0 for the budget's number",
+        workdir="where runs and outputs are kept; runs/reproduce/<budget> by default",
+        seed="of all runs; 0 by default",
+    )
+    flags.DEFINE_string(
+        "experiment", "", f"what to make: {', '.join(EXPERIMENTS)}", flag_values=values
+    )
+    flags.DEFINE_string(
+        "budget", "digits", f"how much to spend: {', '.join(BUDGETS)}", flag_values=values
+    )
+    flags.DEFINE_bool("dry_run", False, "print the plan, and stop", flag_values=values)
+    flags.DEFINE_enum(
+        "strategy",
+        "default",
+        ["default", "mirrored"],
+        "train on one device, or on all",
+        flag_values=values,
+    )
+
+
+def main(values: flags.FlagValues) -> None:
+    """Makes what was asked for, says where it is."""
+    if not values.experiment:
+        raise UserError(f"name the experiment: one of {', '.join(EXPERIMENTS)}")
+    cli.choose(f"experiment {values.experiment!r}", values.experiment, EXPERIMENTS)
+    cli.choose(f"--budget={values.budget}", values.budget, BUDGETS)
+    budget, seed = budget_by_name(values.budget), values.seed or 0
+    name = budget.name + (f"-seed{seed}" if seed else "")
+    cli.import_tensorflow()
+    from tfvmf.reproduction import execute
+    from tfvmf.reproduction.plan import Workspace
+
+    workspace = Workspace(
+        budget=budget,
+        directory=pathlib.Path(values.workdir or f"runs/reproduce/{name}"),
+        data_dir=values.data_dir,
+        max_images=values.max_images,
+        seed=seed,
+        strategy=values.strategy,
+    )
+    written = execute.reproduce(values.experiment, workspace, dry_run=values.dry_run)
+    if written:
+        print(f"\n{written[0].read_text(encoding='utf-8')}")
+        print("written: " + ", ".join(map(str, written)))

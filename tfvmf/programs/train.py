@@ -1,0 +1,106 @@
+"""Trains an encoder without labels; started again in the same directory, it continues from there.
+
+  tfvmf train
+  tfvmf train --method=simclr_vmf --strategy=mirrored
+  tfvmf train --config=cifar10_cpu --data_dir=DIR --workdir=runs/mine
+  tfvmf train folder:/my/images --config=cifar10_cpu
+  tfvmf train --config=cifar10 --config.optimizer.learning_rate=0.1
+
+Every setting of tfvmf/config.py is a flag: --config.batch_size=128, --config.model.width=32, ...
+"""
+
+import pathlib
+import re
+
+from absl import flags
+
+from tfvmf.config import validate
+from tfvmf.programs import cli
+
+ARGUMENTS = ("data",)
+
+
+def define(values: flags.FlagValues, argv: list[str]) -> None:
+    """Defines the flags."""
+    cli.define_config(values, argv)
+    cli.define_shared(
+        values,
+        data="images to train on: digits, a TFDS name, folder:/path or npz:/path; the config's by "
+        "default",
+        data_dir="where TFDS finds prepared data sets (overrides config.data.data_dir)",
+        workdir="run directory; runs/<config>-<method> by default",
+    )
+    flags.DEFINE_string(
+        "method", "", "what is trained (overrides config.method)", flag_values=values
+    )
+    flags.DEFINE_string(
+        "strategy",
+        "",
+        "default, mirrored or multi_worker (overrides config.strategy)",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "force_config",
+        False,
+        "continue in a directory whose run had other settings",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "logical_devices",
+        0,
+        "with --strategy=mirrored: split the CPU into so many devices",
+        lower_bound=0,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "ensemble",
+        None,
+        "train so many members into one run directory",
+        lower_bound=2,
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "ensemble_kind",
+        "",
+        ["", "seeds", "snapshot"],
+        "members are runs of other seeds, or the ends of the cycles of one run",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "draw_views",
+        "",
+        "write a PNG of training images with views of them to this file, and stop",
+        flag_values=values,
+    )
+
+
+def main(values: flags.FlagValues) -> None:
+    """Trains, says what to do next."""
+    config = cli.checked_config(values.config)
+    if values.data and values.data != config.data.source:
+        named = re.sub(r"\W+", "_", pathlib.Path(values.data.rpartition(":")[2]).stem)
+        config.name = f"{config.name}-{named}" if values["config"].present else named
+        config.data.source = values.data
+    config.method = values.method or config.method
+    config.strategy = values.strategy or config.strategy
+    config.data.data_dir = values.data_dir or config.data.data_dir
+    config.ensemble.num_members = values.ensemble or config.ensemble.num_members
+    config.ensemble.kind = values.ensemble_kind or config.ensemble.kind
+    name = f"{config.name}-{config.method}"
+    if config.ensemble.num_members > 1:
+        name += f"-{config.ensemble.num_members}_{config.ensemble.kind}"
+    workdir = pathlib.Path(values.workdir or f"runs/{name}")
+
+    validate(config)  # before the seconds that TensorFlow takes
+    cli.import_tensorflow()
+    from tfvmf import training
+
+    if values.draw_views:
+        training.draw_views(config, values.draw_views)
+        print(f"views: {values.draw_views}")
+        return
+    training.share_cores(config)
+    training.train(
+        config, workdir, force_config=values.force_config, logical_devices=values.logical_devices
+    )
+    print(f"trained: {workdir}\nnext: tfvmf evaluate {workdir}")

@@ -1,0 +1,101 @@
+"""What a setting is: its default, its bounds and what it means. Nothing here needs TensorFlow."""
+
+import dataclasses
+from typing import Any
+
+import ml_collections
+
+from tfvmf.errors import UserError
+
+# Backbones by name: the module whose `build_backbone(name, ...)` builds them. A new one is a module
+# and a line here.
+BACKBONES = {
+    "resnet10": "tfvmf.models.resnet",
+    "resnet18": "tfvmf.models.resnet",
+    "resnet34": "tfvmf.models.resnet",
+    "resnet50": "tfvmf.models.resnet",
+}
+# Vocabularies of settings whose owners need TensorFlow.
+AGGREGATIONS = ("mean_log", "logmeanexp")
+LEVELS = ("last", "all")
+REGULARIZERS = ("l2", "vmf")
+STEMS = ("cifar", "imagenet")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One setting of a run.
+
+    Attributes:
+        default: Its value unless a config or a flag says otherwise; also its type.
+        meaning: What it does, for people.
+        low: The smallest value, if there is one.
+        above: A bound that the value must exceed.
+        below: A bound that the value must stay under.
+        choices: All allowed values, if there are finitely many.
+    """
+
+    default: Any
+    meaning: str = ""
+    _: dataclasses.KW_ONLY
+    low: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def check(self, key: str, value: Any) -> None:
+        """Raises a UserError if `value` cannot be meant; `key` is the setting's dotted name."""
+        given = f"--config.{key}={value}"
+        if self.choices and value not in self.choices:
+            raise UserError(f"{given} is unknown: use one of {', '.join(self.choices)}")
+        # Negated comparisons: they also refuse NaN.
+        if self.low is not None and not value >= self.low:
+            raise UserError(f"{given} is too small: use at least {self.low}")
+        if self.above is not None and not value > self.above:
+            raise UserError(f"{given} must be above {self.above} (default: {self.default})")
+        if self.below is not None and not value < self.below:
+            raise UserError(f"{given} must be below {self.below}")
+
+
+def tree(settings: dict[str, Setting]) -> ml_collections.ConfigDict:
+    """The defaults of settings with dotted names, as a configuration with sections."""
+    config = ml_collections.ConfigDict()
+    for key, setting in settings.items():
+        *sections, last = key.split(".")
+        place = config
+        for section in sections:
+            if section not in place:
+                place[section] = ml_collections.ConfigDict()
+            place = place[section]
+        place[last] = setting.default
+    return config
+
+
+def get(config: ml_collections.ConfigDict, key: str) -> Any:
+    """The value of a dotted key."""
+    for part in key.split("."):
+        config = config[part]
+    return config
+
+
+def flatten(config: ml_collections.ConfigDict, prefix: str = "") -> dict[str, object]:
+    """All settings of a configuration as {dotted key: value}."""
+    flat: dict[str, object] = {}
+    for key, value in config.items():
+        if isinstance(value, ml_collections.ConfigDict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def differences(
+    old: ml_collections.ConfigDict, new: ml_collections.ConfigDict
+) -> dict[str, tuple[object, object]]:
+    """Settings in which two configurations differ: {dotted key: (old, new)}."""
+    flat_old, flat_new = flatten(old), flatten(new)
+    return {
+        key: (flat_old.get(key), flat_new.get(key))
+        for key in sorted({*flat_old, *flat_new})
+        if flat_old.get(key) != flat_new.get(key)
+    }
