@@ -128,7 +128,7 @@ def test_a_keras_encoder_is_exported_for_keras_too(keras_run, saved_run, tmp_pat
     run = evaluation.load(keras_run, images=10)
     kappa = encoder(run.test.images(0, 10) / np.float32(255))["concentration"]
     np.testing.assert_allclose(kappa, run.test_embeddings["concentration"], rtol=1e-4)
-    with pytest.raises(UserError, match="--keras"):
+    with pytest.raises(UserError, match="keras_file"):
         serving.export_model(saved_run, tmp_path / "saved", keras_file=True)
 
 
