@@ -10,6 +10,7 @@ TINY = Budget(
         "epochs": 1,
         "batch_size": 349,
         "data.image_size": 8,
+        "model.backbone": "resnet10",
         "model.width": 2,
         "model.dimension": 64,
         "model.hidden": 8,

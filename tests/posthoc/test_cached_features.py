@@ -8,6 +8,7 @@ from helpers.fitting import fit_head
 from helpers.tiny import tiny_config
 
 from tfvmf import evaluation, posthoc, serving, training
+from tfvmf.data import Augmentation
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
 from tfvmf.posthoc import cached
@@ -99,7 +100,8 @@ def test_a_head_is_exported_and_not_evaluated(head, tmp_path):
 
 
 def test_wide_features_are_used_where_they_are(head, tmp_path):
-    assert training.load_method(head)[0].concentration.view_kind == "wide"
+    kinds = training.load_method(head)[1].view_kinds(Augmentation())
+    assert [count for _, count in kinds] == [2, 1]
     path = features_file(tmp_path / "mine.npz")
     assert fit_config(path, {}, tiny_config()).concentration.view_kind == "augment"
     with pytest.raises(UserError, match="'wide'"):

@@ -1,11 +1,14 @@
 import dataclasses
 import json
+import math
 
+import keras
 import pytest
 from helpers.tiny_budget import TINY, tiny_workspace
 
 from tfvmf.errors import UserError
 from tfvmf.evaluation import paper
+from tfvmf.models.resnet import ARCHITECTURES, build_backbone
 from tfvmf.reproduction import execute
 from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS, dimension_runs, network_runs
 from tfvmf.reproduction.measure import MEASURES
@@ -102,11 +105,27 @@ def test_seconds_follow_what_was_measured(tmp_path):
 
 def test_a_larger_network_costs_more():
     plain, large = TINY.base_config(), TINY.base_config()
-    large.model.backbone = "resnet50"
+    plain.model.backbone, large.model.backbone = "resnet18", "resnet50"
     estimator = Estimator(TINY)
-    assert estimator.step_cost(large) == pytest.approx(2.3)
+    assert estimator.step_cost(large) / estimator.step_cost(plain) == pytest.approx(2.3)
     slow, quick = (estimator.measure(config, 1000) for config in (large, plain))
     assert slow - 1 == pytest.approx(2.3 * (quick - 1))
+
+
+def test_the_cost_of_a_backbone_is_the_number_of_its_multiplications():
+    counts = {}
+    for name in ARCHITECTURES:
+        backbone = build_backbone(name, width=8)
+        outputs = {layer.name: layer.output for layer in backbone.layers}
+        shapes = keras.Model(backbone.inputs, outputs).compute_output_shape((1, 32, 32, 3))
+        counts[name] = sum(
+            math.prod(shapes[layer.name][1:3]) * math.prod(layer.kernel.shape)
+            for layer in backbone.layers
+            if hasattr(layer, "kernel")
+        )
+    for name, architecture in ARCHITECTURES.items():
+        expected = counts[name] / counts["resnet18"]
+        assert architecture.relative_cost == pytest.approx(expected, rel=0.03)
 
 
 def test_a_run_of_other_settings_is_refused(tmp_path):

@@ -9,10 +9,12 @@ import matplotlib.image
 import numpy as np
 import pytest
 import scipy.stats
+from absl import flags
 from helpers.tiny_budget import tiny_workspace
 
 from tfvmf import evaluation, training
 from tfvmf.data.corruptions import CORRUPTIONS
+from tfvmf.programs import reproduce as program
 from tfvmf.reproduction import execute, experiments, measure
 from tfvmf.reproduction.experiments import EXPERIMENTS, Experiment, Task
 from tfvmf.reproduction.plan import make_plan
@@ -105,6 +107,18 @@ def test_a_second_call_reuses_everything(made, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert printed.count("finished, reused") == printed.count("done, reused") == 1
     assert "Total: 0 s." in printed
+
+
+def test_the_program_prints_the_page_and_names_the_files(made, monkeypatch, capsys):
+    workspace, _, written = made
+    monkeypatch.setitem(experiments.BUDGETS, "tiny", workspace.budget)
+    values = flags.FlagValues()
+    program.define(values, [])
+    values(["", "--experiment=table4", "--budget=tiny", f"--workdir={workspace.directory}"])
+    program.main(values)
+    printed = capsys.readouterr().out
+    assert written[0].read_text() in printed
+    assert printed.splitlines()[-1] == "written: " + ", ".join(map(str, written))
 
 
 def test_other_images_are_measured_again(made):

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
-from tfvmf import serving
+from tfvmf import serving, training
 from tfvmf.errors import UserError
 from tfvmf.serving import export
 
@@ -239,9 +239,12 @@ def test_what_cannot_be_served_is_refused(exported, tmp_path):
         )
 
 
-def test_diverged_weights_are_refused(exported, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        keras.Variable, "numpy", lambda variable: np.full(variable.shape, np.nan, np.float32)
-    )
+def test_diverged_weights_are_refused(exported, tmp_path):
+    _, method, _ = training.load_method(exported.workdir)
+    method.encoder.variables[0].assign(np.full(method.encoder.variables[0].shape, np.nan))
+    # Written past tfvmf, which would refuse to save it.
+    state = tf.train.Checkpoint(optimizer=keras.optimizers.SGD(), **method.models)
+    path = state.write(str(tmp_path / "step-7"))
     with pytest.raises(UserError, match="diverged"):
-        serving.export_model(exported.workdir, tmp_path / "models")
+        serving.export_model(exported.workdir, tmp_path / "models", checkpoint=path)
+    assert not (tmp_path / "models").exists()

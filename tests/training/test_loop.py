@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -74,23 +75,42 @@ def test_a_stopped_run_goes_on_bit_by_bit(finished, tmp_path, monkeypatch, signu
     assert steps == sorted(set(steps))
 
 
-@pytest.mark.parametrize(
-    "method", ["simclr_vmf", pytest.param("mc_infonce", marks=pytest.mark.slow)]
-)
-def test_replicas_compute_what_one_device_does(method, tmp_path, two_replicas, monkeypatch):
-    # Not Adam: it divides by the gradient's size and so makes rounding errors as large as steps.
-    changes = {"method": method, "batch_size": 348, "epochs": 1, "mc_infonce.num_samples": 4}
-    changes |= {"optimizer.name": "sgd", "log_every_steps": 1}
-    monkeypatch.setattr(loop, "make_strategy", lambda *_, **__: two_replicas)
-    training.train(tiny_config(**changes), tmp_path / "two")
-    monkeypatch.undo()
-    training.train(tiny_config(**changes), tmp_path / "one")
-    one = [line for line in training.read_metrics(tmp_path / "one") if "loss" in line]
-    two = [line for line in training.read_metrics(tmp_path / "two") if "loss" in line]
-    for single, double in zip(one, two, strict=True):
+# Not Adam: it divides by the gradient's size and so makes rounding errors as large as steps.
+ON_ANY_DEVICES = {
+    "batch_size": 348,
+    "epochs": 1,
+    "optimizer.name": "sgd",
+    "log_every_steps": 1,
+    "checkpoint.every_epochs": 0.5,
+}
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("one")
+    training.train(tiny_config(**ON_ANY_DEVICES), workdir)
+    return workdir
+
+
+def assert_same_run(one, two):
+    lines = [
+        [line for line in training.read_metrics(workdir) if "loss" in line]
+        for workdir in (one, two)
+    ]
+    for single, double in zip(*lines, strict=True):
+        assert single["step"] == double["step"]
         assert single["loss"] == pytest.approx(double["loss"], rel=1e-5)
         assert single["kappa_std"] == pytest.approx(double["kappa_std"], rel=1e-3)
-    assert_equal_weights(weights(tmp_path / "one"), weights(tmp_path / "two"), rtol=1e-4, atol=1e-5)
+    assert_equal_weights(weights(one), weights(two), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_replicas_compute_what_one_device_does(tmp_path, two_replicas, monkeypatch):
+    changes = ON_ANY_DEVICES | {"method": "mc_infonce", "mc_infonce.num_samples": 4}
+    training.train(tiny_config(**changes), tmp_path / "one")
+    monkeypatch.setattr(loop, "make_strategy", lambda *_, **__: two_replicas)
+    training.train(tiny_config(**changes), tmp_path / "two")
+    assert_same_run(tmp_path / "one", tmp_path / "two")
 
 
 def test_a_batch_that_replicas_cannot_share_is_refused(tmp_path, two_replicas, monkeypatch):
@@ -134,8 +154,21 @@ def test_a_run_from_before_the_choice_of_passes_took_one(finished, tmp_path):
         training.train(tiny_config(), tmp_path)
 
 
-def test_the_data_may_move_and_the_devices_change(finished):
-    training.train(tiny_config(**{"data.data_dir": "elsewhere"}), finished)
+@pytest.mark.parametrize("first_step", [2, pytest.param(0, marks=pytest.mark.slow)])
+def test_replicas_begin_or_continue_what_one_device_computes(
+    one_device, two_replicas, tmp_path, monkeypatch, first_step
+):
+    changes = {"strategy": "mirrored", "data.data_dir": "elsewhere", "data.memory_limit_gib": 1.0}
+    workdir = tmp_path / "run"
+    if first_step:  # as if it had been killed, and the data had moved: the same run
+        shutil.copytree(one_device, workdir)
+        for path in workdir.glob("checkpoints/step-4*"):
+            path.unlink()
+    monkeypatch.setattr(loop, "make_strategy", lambda *_, **__: two_replicas)
+    training.train(tiny_config(**ON_ANY_DEVICES, **changes), workdir)
+    assert_same_run(one_device, workdir)
+    config, *_ = training.load_method(workdir)
+    assert (config.strategy, config.data.data_dir) == ("mirrored", "elsewhere")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from tfvmf.evaluation.corrupted import open_corrupted
 from tfvmf.evaluation.run import Evaluation, NotApplicable
 from tfvmf.evaluation.scores import SCORES
 from tfvmf.methods import Method
-from tfvmf.methods.encoders import base_method
 
 PAIR = ("kappa", "agreement")
 
@@ -65,7 +64,7 @@ def run(evaluation: Evaluation) -> dict[str, Any]:
         "step": evaluation.step,
         "checkpoint": evaluation.checkpoint,
         "method": evaluation.config.method,
-        **_notes(method),
+        **({"note": method.kappa_note} if method.kappa_note else {}),
         **whole,
         "spearman": spearman,
         "calibration": calibration,
@@ -117,13 +116,3 @@ def _foreign(evaluation: Evaluation, source: data.Source, clean: Values) -> dict
         f"{name}_auroc": ood_scores.detection(turn(clean[name]), turn(values[name]))["auroc"]
         for name, turn in turned.items()
     }
-
-
-def _notes(method: Method) -> dict[str, str]:
-    """What a reader of the error should know."""
-    notes = []
-    if base_method(method.config) in ("simsiam", "byol") and method.config.method != "fit_kappa":
-        notes.append("kappa was taught by the cosine of a prediction with its target")
-    if method.num_wide_views:
-        notes.append("of damaged views kappa was taught the cosine with an undamaged one")
-    return {"note": "; ".join(notes)} if notes else {}

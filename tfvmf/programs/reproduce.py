@@ -18,7 +18,7 @@ from absl import flags
 
 from tfvmf.errors import UserError
 from tfvmf.programs import cli
-from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS, budget_by_name
+from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS
 
 ARGUMENTS = ("experiment",)
 
@@ -55,7 +55,7 @@ def main(values: flags.FlagValues) -> None:
         raise UserError(f"name the experiment: one of {', '.join(EXPERIMENTS)}")
     cli.choose(f"experiment {values.experiment!r}", values.experiment, EXPERIMENTS)
     cli.choose(f"--budget={values.budget}", values.budget, BUDGETS)
-    budget, seed = budget_by_name(values.budget), values.seed or 0
+    budget, seed = BUDGETS[values.budget], values.seed or 0
     name = budget.name + (f"-seed{seed}" if seed else "")
     cli.import_tensorflow()
     from tfvmf.reproduction import execute

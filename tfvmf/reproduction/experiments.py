@@ -15,8 +15,6 @@ from typing import Any
 
 import ml_collections
 
-from tfvmf.errors import UserError
-
 # Budgets.
 
 
@@ -208,13 +206,6 @@ PAPER = Budget(
 )
 
 BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (DIGITS, CPU, PAPER)}
-
-
-def budget_by_name(name: str) -> Budget:
-    """The budget that `--budget` names."""
-    if name not in BUDGETS:
-        raise UserError(f"--budget={name} is unknown: use one of {', '.join(BUDGETS)}")
-    return BUDGETS[name]
 
 
 # Runs.

@@ -14,6 +14,7 @@ from tfvmf.config import validate
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, frost_source
 from tfvmf.errors import UserError
 from tfvmf.files import write_json
+from tfvmf.methods import METHODS
 from tfvmf.models.resnet import ARCHITECTURES
 from tfvmf.reproduction.experiments import Budget, Experiment, ImageSet, Run, Task, all_runs
 from tfvmf.training import checkpoints, read_metrics, run_directory
@@ -433,10 +434,7 @@ def _backbone_cost(config: ml_collections.ConfigDict) -> float:
 
 
 def _method_cost(config: ml_collections.ConfigDict) -> float:
-    # Passes through the encoder, relative to two views. BYOL's target also sees both views, without
-    # a gradient; a classifier sees one; MC-InfoNCE's samples as benchmarks/mc_infonce.py measured.
-    costs = {"mc_infonce": 1.3, "byol": 1.3, "byol_vmf": 1.3, "supervised": 0.5}
-    return costs.get(config.method, 1.0)
+    return METHODS[config.method].relative_cost
 
 
 def _seconds_per_step(directory: pathlib.Path, batch_size: int) -> float | None:

@@ -20,33 +20,19 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
 
     Bad parameters raise ValueError when their values are known (always so in eager mode);
     `validate_args=True` checks symbolic ones too.
+
+    Args:
+        mean_direction: mu, [..., d], of length 1.
+        concentration: kappa, [...], finite and >= 0; broadcasts with mean_direction's batch.
+        validate_args: check symbolic parameters in the graph.
+        allow_nan_stats: as in TFP; no statistic of this distribution is NaN.
+        name: prefix of the operations.
     """
 
-    def __init__(
-        self,
-        mean_direction: Any,
-        concentration: Any,
-        validate_args: bool = False,
-        allow_nan_stats: bool = True,
-        name: str = "VonMisesFisher",
-    ) -> None:
-        """Creates the distribution.
-
-        Args:
-            mean_direction: mu, [..., d], of length 1.
-            concentration: kappa, [...], finite and >= 0; broadcasts with mean_direction's batch.
-            validate_args: check symbolic parameters in the graph.
-            allow_nan_stats: as in TFP; no statistic of this distribution is NaN.
-            name: prefix of the operations.
-        """
-        parameters = dict(locals())
-        super().__init__(mean_direction, concentration, validate_args, allow_nan_stats, name)
-        self._parameters = parameters
-        self._reparameterization_type = tfp.distributions.FULLY_REPARAMETERIZED
-
-    @classmethod
-    def _parameter_properties(cls, dtype: Any, num_classes: Any = None) -> dict[str, Any]:
-        return super()._parameter_properties(dtype, num_classes=num_classes)
+    @property
+    def reparameterization_type(self) -> tfp.distributions.ReparameterizationType:
+        """Full, in every dimension."""
+        return tfp.distributions.FULLY_REPARAMETERIZED
 
     def _log_prob(self, x: tf.Tensor) -> tf.Tensor:
         # kappa mu.x = kappa - kappa |x - mu|^2 / 2. The distance keeps its digits in float32 where
@@ -55,11 +41,6 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
         kappa64 = tf.cast(kappa, tf.float64)
         at_mode = -special.log_area(dim) - special.log_growth(kappa64, dim)[1]
         return tf.cast(at_mode, self.dtype) - kappa / 2 * _sum(tf.square(x - mu))
-
-    def _log_normalization(self, concentration: tf.Tensor | None = None) -> tf.Tensor:
-        _, kappa, dim = self._tensors()
-        kappa64 = tf.cast(kappa if concentration is None else concentration, tf.float64)
-        return tf.cast(special.log_area(dim) + special.log_growth(kappa64, dim)[0], self.dtype)
 
     def _mean(self) -> tf.Tensor:
         mu, kappa, dim = self._tensors()

@@ -1,10 +1,10 @@
-"""Draw docs/vmf.png: what the concentration of a von Mises-Fisher distribution means.
+"""Draws docs/vmf.png: what the concentration of a von Mises-Fisher distribution means.
 
-    python docs/draw_vmf.py
+    python tools/draw_vmf.py
 
 Above, samples around one mean direction on the sphere of R^3 as kappa grows; below, the mean cosine
-A_d and the log-normalizer log C_d against kappa. The same kappa is sure in 3 dimensions and next to
-uniform in 2048: kappa is to be read on the scale of d.
+A_d and the log-normalizer log C_d against kappa. The same kappa is concentrated in 3 dimensions and
+nearly uniform in 2048: read kappa on the scale of d.
 """
 
 import os
@@ -13,48 +13,30 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Circle
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from tfvmf import vmf
+from tfvmf.evaluation.plots import BLUE, GREEN, ORANGE
+from tfvmf.reproduction.figures import MEAN, draw_sphere
 
-OUTPUT = Path(__file__).with_name("vmf.png")
+OUTPUT = Path(__file__).parents[1] / "docs" / "vmf.png"
 CONCENTRATIONS = (1.0, 10.0, 100.0, 1000.0)
-SAMPLES = 600
-DIMS = {3: "#3b6fb6", 128: "#d1663a", 2048: "#4a9a6b"}
-INK, FAINT = "#2b2b33", "#b9bcc6"
-
-# The eye looks along -z; the mean leans out of the picture, up and to the right.
-MEAN = np.array([0.36, 0.42, 0.0])
-MEAN[2] = np.sqrt(1.0 - MEAN @ MEAN)
+DIMS = {3: BLUE, 128: ORANGE, 2048: GREEN}
+FAINT = "#b9bcc6"
 
 
-def draw_sphere(axes: Axes, kappa: float) -> None:
-    """An orthographic view of the sphere with samples: those behind it shine through."""
-    axes.add_patch(Circle((0, 0), 1, facecolor="#f4f5f8", edgecolor=FAINT, linewidth=1.0, zorder=0))
+def draw_labeled_sphere(axes: Axes, kappa: float) -> None:
+    """The sphere of Figure 1 with meridians, parallels and the mean cosine."""
     for line in graticule():
         front = np.where(line[:, 2:] > 0, line[:, :2], np.nan)
         axes.plot(*front.T, color=FAINT, linewidth=0.5, zorder=1)
-    samples = vmf.VonMisesFisher(MEAN, kappa).sample(SAMPLES, seed=(3, int(kappa))).numpy()
-    behind = samples[:, 2] < 0
-    for chosen, color, alpha in ((behind, FAINT, 0.9), (~behind, DIMS[3], 0.65)):
-        x, y, _ = samples[chosen].T
-        axes.scatter(x, y, s=5, color=color, alpha=alpha, linewidths=0, zorder=2)
-    tip = (1.22 * MEAN[0], 1.22 * MEAN[1])
-    arrow = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.4, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", xy=tip, xytext=(0, 0), arrowprops=arrow, zorder=4)
-    axes.annotate(r"$\mu$", xy=tip, xytext=(3, 2), textcoords="offset points", color=INK)
+    draw_sphere(axes, kappa)
+    axes.annotate(r"$\mu$", tuple(1.25 * MEAN[:2]), xytext=(3, 2), textcoords="offset points")
     mean_cosine = float(vmf.mean_resultant_length(kappa, 3))
-    axes.set_title(
-        rf"$\kappa$ = {kappa:g}    mean cosine {mean_cosine:.3g}", color=INK, fontsize=10
-    )
-    axes.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08), aspect="equal")
-    axes.axis("off")
+    axes.set_title(rf"$\kappa$ = {kappa:g}    mean cosine {mean_cosine:.3g}", fontsize=10)
 
 
 def graticule() -> list[np.ndarray]:
@@ -87,7 +69,7 @@ def draw_curves(lengths: Axes, normalizers: Axes) -> None:
     normalizers.set_title(r"log-normalizer  $\log C_d(\kappa)$")
     for axes in (lengths, normalizers):
         axes.set(xscale="log", xlim=(kappa[0], kappa[-1]), xlabel=r"concentration $\kappa$")
-        axes.title.set(color=INK, fontsize=10)
+        axes.title.set_fontsize(10)
         axes.grid(color="#e6e7ec", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
@@ -95,15 +77,14 @@ def draw_curves(lengths: Axes, normalizers: Axes) -> None:
 
 
 def main() -> None:
-    """Write the picture."""
-    plt.rcParams["lines.linewidth"] = 2.0
-    figure = plt.figure(figsize=(11, 6.4), layout="constrained")
-    figure.get_layout_engine().set(h_pad=0.1)
-    above, below = figure.subfigures(2, 1, height_ratios=(1, 1.08))
-    for axes, kappa in zip(above.subplots(1, 4), CONCENTRATIONS, strict=True):
-        draw_sphere(axes, kappa)
-    draw_curves(*below.subplots(1, 2))
-    figure.savefig(OUTPUT, dpi=110)
+    """Writes the picture."""
+    with matplotlib.rc_context({"lines.linewidth": 2.0}):
+        figure = Figure(figsize=(11, 6.4), layout=ConstrainedLayoutEngine(h_pad=0.1))
+        above, below = np.asarray(figure.subfigures(2, 1, height_ratios=(1, 1.08)))
+        for axes, kappa in zip(above.subplots(1, 4), CONCENTRATIONS, strict=True):
+            draw_labeled_sphere(axes, kappa)
+        draw_curves(*below.subplots(1, 2))
+        figure.savefig(OUTPUT, dpi=110)
     print(f"{OUTPUT.name}: {OUTPUT.stat().st_size / 1000:.0f} kB")
 
 
