@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfvmf import losses
+from tfvmf import losses, models
 from tfvmf.config import default_config
 from tfvmf.errors import UserError
 from tfvmf.methods import METHODS, StepContext, build_method
@@ -100,3 +100,24 @@ def test_supervised_needs_labels():
 def test_an_unknown_method_lists_the_known():
     with pytest.raises(UserError, match="simclr, simclr_vmf, simsiam, simsiam_vmf, supervised"):
         build_method(tiny("simclr3"))
+
+
+@pytest.mark.parametrize("name", ["simclr_vmf", "byol_vmf"])
+def test_with_wide_views_the_head_runs_once_a_step(name, views, rng):
+    """Its batch statistics are those of all views together, in inference mode, and no others."""
+    wide = tf.constant(rng.uniform(size=(6, 8, 8, 3)), tf.float32)
+    config = tiny(name)
+    config.concentration.view_kind = "wide"
+    config.concentration.levels = "all"
+    method, other = build_method(config), build_method(config)
+    other.encoder.set_weights(method.encoder.get_weights())
+    terms = method.loss([*views, wide])
+    assert float(terms["kappa"]) > 0
+    for view in views:  # what the ordinary passes do to the encoder's own statistics
+        models.without_concentration(other.encoder)(view, training=True)
+    before = other.encoder.get_layer("concentration_head").get_weights()
+    other.head_objective([*views, wide])
+    head, expected = (m.encoder.get_layer("concentration_head") for m in (method, other))
+    assert any((a != b).any() for a, b in zip(before, expected.get_weights(), strict=True))
+    for ours, theirs in zip(head.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -2,9 +2,8 @@ import keras
 import ml_collections
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tfvmf.training.optimizers import Adam, make_optimizer
+from tfvmf.training.optimizers import make_optimizer
 
 
 def settings(**changes):
@@ -54,36 +53,3 @@ def test_weight_decay_spares_biases_and_norms(rng, name):
     assert np.all(np.abs(kernel) < np.abs(before[0]))
     np.testing.assert_array_equal(bias, before[1])
     np.testing.assert_array_equal(gamma, before[2])
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_adam_equals_numpy_over_three_steps(rng, replicas, request):
-    strategy = tf.distribute.get_strategy()
-    if replicas == 2:
-        strategy = request.getfixturevalue("two_replicas")
-    w, m, v = rng.normal(size=(4, 3)), np.zeros((4, 3)), np.zeros((4, 3))
-    with strategy.scope():
-        weight = keras.Variable(w)
-        optimizer = Adam(0.1)
-        optimizer.build([weight])
-
-    @tf.function
-    def step(gradient):
-        strategy.run(lambda: optimizer.apply([tf.identity(gradient)], [weight]))
-
-    for t in range(1, 4):
-        gradient = rng.normal(size=w.shape)
-        step(tf.constant(gradient, tf.float32))
-        gradient = replicas * gradient  # their sum
-        m = 0.9 * m + 0.1 * gradient
-        v = 0.999 * v + 0.001 * gradient**2
-        w = w - 0.1 * m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-7)
-    np.testing.assert_allclose(weight, w, atol=1e-5)  # 1 - 0.999 ** t in float32
-
-
-def test_adam_refuses_what_its_kernel_has_not(rng):
-    weight = keras.Variable(rng.normal(size=3))
-    optimizer = Adam(0.1, amsgrad=True)
-    optimizer.build([weight])
-    with pytest.raises(ValueError, match="amsgrad"):
-        optimizer.apply([np.ones(3, np.float32)], [weight])

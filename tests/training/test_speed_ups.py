@@ -5,7 +5,6 @@ import pathlib
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,7 +12,7 @@ from helpers.tiny import tiny_config
 
 from tfvmf import cores, training
 from tfvmf.models import BatchNorm, convolution
-from tfvmf.training import inputs, optimizers
+from tfvmf.training import inputs
 
 
 def losses(workdir, **changes):
@@ -115,11 +114,3 @@ def test_passes_on_a_gpu_leave_the_cores_alone(monkeypatch):
 def test_winograds_convolutions(fast, tmp_path, monkeypatch):
     monkeypatch.setattr(convolution, "_CHANNELS", 1)
     np.testing.assert_allclose(losses(tmp_path), fast, rtol=1e-5)
-
-
-def test_adams_kernel(tmp_path, monkeypatch):
-    """Less closely, for the reason above; powers of beta one step off differ by more."""
-    changes = {"optimizer.name": "adam", "optimizer.learning_rate": 1e-3}
-    ours = losses(tmp_path / "ours", **changes)
-    monkeypatch.setattr(optimizers, "Adam", keras.optimizers.Adam)
-    np.testing.assert_allclose(losses(tmp_path / "keras", **changes), ours, rtol=1e-4)

@@ -280,9 +280,11 @@ class Method(abc.ABC):
             first_view: Number of the first view among all of the step.
 
         Returns:
-            The outputs of each view.
+            The outputs of each view; without `concentration` where the head learns from wide views.
         """
         model = model or self.encoder
+        if self.num_wide_views:  # the head learns in `head_objective`, from other batch statistics
+            model = models.without_concentration(model)
         size = len(views) if self.config.model.one_pass else 1
         outputs = []
         for start in range(0, len(views), size):

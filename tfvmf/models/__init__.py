@@ -2,7 +2,13 @@
 
 from tfvmf.models.batch_norm import BatchNorm
 from tfvmf.models.dropout import Dropout, dropping, has_dropout
-from tfvmf.models.encoder import OUTPUTS, build_encoder, frozen_outputs, with_projection
+from tfvmf.models.encoder import (
+    OUTPUTS,
+    build_encoder,
+    frozen_outputs,
+    with_projection,
+    without_concentration,
+)
 from tfvmf.models.heads import (
     Levels,
     Prototypes,
@@ -28,4 +34,5 @@ __all__ = [
     "frozen_outputs",
     "has_dropout",
     "with_projection",
+    "without_concentration",
 ]

@@ -113,6 +113,12 @@ def with_projection(encoder: keras.Model) -> keras.Model:
     return keras.Model(encoder.input, outputs, name=encoder.name)
 
 
+def without_concentration(encoder: keras.Model) -> keras.Model:
+    """The same encoder, sharing all weights, whose concentration head does not run."""
+    outputs = {name: value for name, value in encoder.output.items() if name != "concentration"}
+    return keras.Model(encoder.input, outputs, name=encoder.name)
+
+
 def frozen_outputs(encoder: keras.Model) -> keras.Model:
     """The same encoder up to its concentration head, sharing all weights.
 

@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfvmf import counter_random, data
-from tfvmf.data import pipeline, splits
+from tfvmf.data import pipeline
+from tfvmf.data.base import choose_split
 from tfvmf.data.npz import Archive
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
@@ -249,7 +250,7 @@ def load_features(
     ordinary, wide = parts[0].shape[1], parts[1].shape[1] if len(parts) > 1 else 0
 
     def chosen(split: str) -> CachedViews:
-        rows = splits.choose([str(row) for row in range(len(parts[0]))], split)
+        rows = choose_split([str(row) for row in range(len(parts[0]))], split)
         return CachedViews(np.concatenate([part[rows] for part in parts], axis=1), ordinary, wide)
 
     return chosen("train"), chosen("test")

@@ -1,5 +1,6 @@
 """What a run's configuration says of its input: sources, views, batches."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -7,7 +8,9 @@ import ml_collections
 import tensorflow as tf
 
 from tfvmf import data
+from tfvmf.config import validate
 from tfvmf.data import pipeline
+from tfvmf.data.contact_sheet import write_views
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
 from tfvmf.methods.base import ViewKind
@@ -95,6 +98,13 @@ def augmentation_from_config(config: ml_collections.ConfigDict) -> data.Augmenta
         return data.Augmentation(size=config.data.image_size, **config.augment.to_dict())
     except ValueError as error:
         raise UserError(f"--config.augment: {error}") from error
+
+
+def draw_views(config: ml_collections.ConfigDict, path: str | os.PathLike[str]) -> None:
+    """Writes a PNG with a few training images, each beside views of it."""
+    validate(config)
+    source = load_source(config, config.data.source, config.data.train_split)
+    write_views(source, augmentation_from_config(config), path, seed=config.seed)
 
 
 def views_of(method: Method, augmentation: data.Augmentation) -> list[ViewKind]:
