@@ -22,6 +22,7 @@ setuptools.setup(
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",
+        "importlib_resources",  # TFDS needs it to prepare data and does not say (its issue 11212)
         "keras>=3.12,<4",
         "markdown>=3.6",
         "matplotlib>=3.9",

@@ -23,7 +23,7 @@ _REPEATS = flags.DEFINE_integer("repeats", 30, "measurements, interleaved", lowe
 
 _OFF: dict[str, float] = {
     "crop_min": 1.0,
-    "flip": 0.0,
+    "flip_probability": 0.0,
     "brightness": 0.0,
     "contrast": 0.0,
     "saturation": 0.0,
@@ -32,16 +32,16 @@ _OFF: dict[str, float] = {
 }
 _SETTINGS: dict[str, dict[str, float]] = {
     "defaults": {},
-    "defaults, blur, noise": {"blur": 0.5, "noise": 0.25},
+    "defaults, blur, noise": {"blur_probability": 0.5, "noise_sigma_max": 0.25},
     "none (to float32)": _OFF,
-    "crop and flip": {**_OFF, "crop_min": 0.2, "flip": 0.5},
+    "crop and flip": {**_OFF, "crop_min": 0.2, "flip_probability": 0.5},
     "brightness": {**_OFF, "brightness": 0.3},
     "contrast": {**_OFF, "contrast": 0.3},
     "saturation": {**_OFF, "saturation": 0.3},
     "hue": {**_OFF, "hue": 0.1},
     "gray": {**_OFF, "gray_probability": 0.2},
-    "blur": {**_OFF, "blur": 0.5},
-    "noise": {**_OFF, "noise": 0.25},
+    "blur": {**_OFF, "blur_probability": 0.5},
+    "noise": {**_OFF, "noise_sigma_max": 0.25},
 }
 
 

@@ -19,3 +19,9 @@ def test_lines_are_rare(capsys):
         for _ in range(1000):
             progress.update()
     assert len(capsys.readouterr().err.splitlines()) == 1  # the last
+
+
+def test_brief_work_leaves_no_lines(capsys):
+    with Progress(3, seconds=0.0, brief=True) as progress:
+        progress.update(3)
+    assert capsys.readouterr().err == ""

@@ -1,8 +1,7 @@
-"""Progress for people: a bar with time left on a terminal, plain lines in a log file."""
+"""Progress: a bar with time left on a terminal, plain lines in a log file."""
 
 import sys
 import time
-from types import TracebackType
 from typing import Self
 
 import tqdm
@@ -12,12 +11,14 @@ class Progress:
     """Counts steps towards a total and shows where it is.
 
     Args:
-        total: Steps in all.
+        total: Number of steps.
         initial: Steps already done (a resumed run).
         unit: What a step is called.
         description: What is being done.
-        rate: Whether to show how many steps a second.
+        rate: Whether to show the number of steps per second.
         seconds: In a log file, seconds between two lines.
+        brief: For work that usually takes no time: a bar that appears after 2 seconds and leaves
+            nothing behind, on a terminal only; a log file gets no lines.
     """
 
     def __init__(
@@ -29,8 +30,10 @@ class Progress:
         description: str = "",
         rate: bool = True,
         seconds: float = 30.0,
+        brief: bool = False,
     ) -> None:
         self._terminal = sys.stderr.isatty()
+        self._lines = not self._terminal and not brief
         self._seconds = seconds
         self._shown = time.monotonic()
         self._bar = tqdm.tqdm(
@@ -48,16 +51,18 @@ class Progress:
             # Off a terminal the bar only counts: lines are printed by `update`.
             file=sys.stderr if self._terminal else _Nowhere(),
             mininterval=0.2,
+            delay=2 if brief else 0,
+            leave=not brief,
         )
 
     def update(self, steps: int = 1, text: str = "") -> None:
-        """Goes on by `steps`; `text` replaces what stands behind the bar."""
+        """Advances by `steps`; `text` replaces what stands behind the bar."""
         if text:
             self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(steps)
         now = time.monotonic()
         finished = self._bar.n >= (self._bar.total or 0)
-        if not self._terminal and (finished or now - self._shown >= self._seconds):
+        if self._lines and (finished or now - self._shown >= self._seconds):
             self._shown = now
             print(self._bar, file=sys.stderr, flush=True)
 
@@ -71,17 +76,12 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.close()
 
 
 class _Nowhere:
-    """A file that forgets."""
+    """A file that drops what is written to it."""
 
     def write(self, text: str) -> int:
         """Takes the text and drops it."""

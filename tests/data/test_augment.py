@@ -6,7 +6,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tfvmf.counter_random import example_seeds
-from tfvmf.data.augment import Augmentation, augment
+from tfvmf.data.augment import Augmentation
 
 OFF = {"crop_min": 1.0, "flip_probability": 0.0, "jitter_probability": 0.0, "gray_probability": 0.0}
 EVERYTHING = {"blur_probability": 0.5, "noise_sigma_max": 0.25, "noise_probability": 0.7}
@@ -82,7 +82,7 @@ def test_any_shape_of_image_makes_a_view_in_graph_and_eagerly(shape):
 @pytest.mark.parametrize("color", [(0, 0, 0), (255, 255, 255), (255, 0, 0), (7, 7, 7)])
 def test_views_of_constant_images_are_finite_and_in_range(settings, color):
     images = np.broadcast_to(np.array(color, np.uint8), (64, 32, 32, 3))
-    views = augment(images, example_seeds(0, 0, tf.range(64), 0), **settings).numpy()
+    views = Augmentation(**settings)(images, example_seeds(0, 0, tf.range(64), 0)).numpy()
     assert np.isfinite(views).all()
     assert views.min() >= 0
     assert views.max() <= 1
@@ -95,11 +95,11 @@ def test_uint8_and_floating_images_are_the_same(images, seeds):
 
 
 def test_everything_off_is_the_image(images, seeds):
-    np.testing.assert_allclose(augment(images, seeds, **OFF), images / 255.0, atol=1e-7)
+    np.testing.assert_allclose(Augmentation(**OFF)(images, seeds), images / 255.0, atol=1e-7)
 
 
 def test_flip_alone_mirrors(images, seeds):
-    views = augment(images, seeds, **{**OFF, "flip_probability": 1.0})
+    views = Augmentation(**{**OFF, "flip_probability": 1.0})(images, seeds)
     np.testing.assert_allclose(views, images[:, :, ::-1] / 255.0, atol=1e-6)
 
 

@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tfvmf.data import contact_sheet, load_source
 from tfvmf.data.augment import Augmentation
-from tfvmf.data.contact_sheet import contact_sheet, draw_views
+from tfvmf.data.contact_sheet import views_sheet
+from tfvmf.errors import UserError
 
 
 @pytest.fixture
@@ -12,7 +14,7 @@ def images():
 
 
 def test_a_row_for_each_image_and_the_original_first(images):
-    sheet = draw_views(images, Augmentation(), views=4)
+    sheet = views_sheet(images, Augmentation(), views=4)
     assert sheet.dtype == np.uint8
     assert sheet.shape == (3 * 98, 5 * 98, 3)  # tiles of 3 x 32 pixels and a gap of 2
     for row, image in enumerate(images):
@@ -23,20 +25,45 @@ def test_the_views_are_those_of_the_augmentation(images):
     nothing = Augmentation(
         crop_min=1.0, flip_probability=0.0, jitter_probability=0.0, gray_probability=0.0
     )
-    sheet = draw_views(images, nothing, views=2)
+    sheet = views_sheet(images, nothing, views=2)
     for column in (1, 2):
         np.testing.assert_array_equal(sheet[:, column * 98 : column * 98 + 98], sheet[:, :98])
-    first, second = (draw_views(images, Augmentation(), views=2, seed=seed) for seed in (0, 1))
+    first, second = (views_sheet(images, Augmentation(), views=2, seed=seed) for seed in (0, 1))
     assert (first[:, :98] == second[:, :98]).all()
     assert (first[:, 98:196] != second[:, 98:196]).any()
     assert (first[:, 98:196] != first[:, 196:]).any()
 
 
-def test_it_is_written_as_png(images, tmp_path):
-    path = tmp_path / "views.png"
-    contact_sheet(images[:, :20], Augmentation(size=48), path=path, views=2, seed=5)
-    with Image.open(path) as picture:
+def test_views_are_written_as_png(tmp_path):
+    source = load_source("digits", "test", image_size=16)
+    contact_sheet.write_views(source, Augmentation(size=48), tmp_path / "views.png", seed=5)
+    with Image.open(tmp_path / "views.png") as picture:
         assert picture.format == "PNG"
         drawn = np.asarray(picture)
-    expected = draw_views(images[:, :20], Augmentation(size=48), views=2, seed=5)
+    rows = np.linspace(0, 399, 10).astype(int)  # from all over the source
+    expected = views_sheet(source.array[rows], Augmentation(size=48), seed=5)
     np.testing.assert_array_equal(drawn, expected)
+    with pytest.raises(UserError, match=r"/no/such/folder/views\.png cannot be written"):
+        contact_sheet.write_views(source, Augmentation(size=8), "/no/such/folder/views.png")
+
+
+def test_the_sheet_goes_from_the_least_to_the_most_certain(tmp_path):
+    paths = []
+    for level in range(0, 250, 10):
+        paths.append(str(tmp_path / f"{level}.png"))
+        Image.new("RGB", (8, 8), (level, level, level)).save(paths[-1])
+    kappa = np.random.default_rng(0).permutation(len(paths)).astype(np.float32)
+    order = contact_sheet.write_ranked(paths.__getitem__, kappa, tmp_path / "sheet.png")
+    np.testing.assert_array_equal(kappa[order], np.arange(25))
+    with Image.open(tmp_path / "sheet.png") as picture:
+        for place, index in enumerate(order):  # ten in a row
+            corner = (4 + place % 10 * 100, 4 + place // 10 * 114)
+            assert picture.getpixel(corner) == (index * 10,) * 3
+
+
+def test_of_many_images_the_sheet_shows_both_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(contact_sheet, "MAX_RANKED", 4)
+    black = np.zeros((8, 8, 3), np.uint8)
+    kappa = np.arange(50, dtype=np.float32)[::-1]
+    order = contact_sheet.write_ranked(lambda _: black, kappa, str(tmp_path / "sheet.png"))
+    assert [kappa[index] for index in order] == [0, 16, 33, 49]

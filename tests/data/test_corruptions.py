@@ -109,7 +109,7 @@ def test_batches_and_order_do_not_matter(name, images):
 
 def test_threads_and_chunks_do_not_matter(images, monkeypatch):
     together = corrupt(images, "snow", 2)
-    monkeypatch.setattr(corruptions, "_WORKERS", 1)
+    monkeypatch.setattr(corruptions, "_THREADS", 1)
     monkeypatch.setattr(corruptions, "_CHUNK_PIXELS", 17 * 32 * 32)
     np.testing.assert_array_equal(together, corrupt(images, "snow", 2))
 

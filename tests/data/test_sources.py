@@ -4,14 +4,14 @@ import sys
 import numpy as np
 import pytest
 
-from tfvmf.data import splits
+from tfvmf.data.base import SPLITS, choose_split
 from tfvmf.data.sources import SOURCES, ArraySource, load
 from tfvmf.errors import UserError
 
 
 @pytest.fixture(scope="module")
 def digits():
-    return {split: load("digits", split) for split in splits.NAMES}
+    return {split: load("digits", split) for split in SPLITS}
 
 
 def test_digits_have_the_contract_of_a_source(digits):
@@ -100,6 +100,13 @@ def test_a_path_without_a_scheme_is_recognized(tmp_path):
         load(str(tmp_path))
 
 
+def test_a_path_object_is_a_folder_or_an_npz_file(tmp_path):
+    np.savez(tmp_path / "few.npz", images=np.zeros((20, 8, 8, 3), np.uint8))
+    assert load(tmp_path / "few.npz", "all").name == f"npz:{tmp_path / 'few.npz'}"
+    with pytest.raises(UserError, match="no images in this folder"):
+        load(tmp_path)
+
+
 def test_unknown_split_lists_the_known_ones():
     with pytest.raises(UserError, match=r"'validation'; it has train, test, all"):
         load("digits", "validation")
@@ -119,20 +126,20 @@ def test_a_new_source_is_one_registry_line(monkeypatch):
 
 def test_hash_split_depends_on_the_name_alone():
     names = [f"image{number}" for number in range(5000)]
-    test = {names[index] for index in splits.choose(names, "test")}
-    train = {names[index] for index in splits.choose(names, "train")}
+    test = {names[index] for index in choose_split(names, "test")}
+    train = {names[index] for index in choose_split(names, "train")}
     assert not test & train
     assert test | train == set(names)
     assert 0.08 < len(test) / len(names) < 0.12
     # Half of the names, backwards: each stays on its side.
     some = names[:2500][::-1]
-    assert {some[index] for index in splits.choose(some, "test")} == test & set(some)
+    assert {some[index] for index in choose_split(some, "test")} == test & set(some)
 
 
 def test_hash_split_of_two_leaves_no_side_empty():
     for start in range(50):
         names = [str(start), str(start + 1)]
-        assert len(splits.choose(names, "train")) == len(splits.choose(names, "test")) == 1
+        assert len(choose_split(names, "train")) == len(choose_split(names, "test")) == 1
 
 
 def test_labels_must_fit_the_images(monkeypatch):

@@ -1,11 +1,17 @@
 import concurrent.futures
+import io
 import shutil
+import subprocess
+import sys
 import time
+import types
 
 import numpy as np
 import pytest
 from helpers.tfds_sets import image_features, prepare
+from PIL import Image
 
+from tfvmf import data
 from tfvmf.data import cache
 from tfvmf.data.sources import load
 from tfvmf.errors import UserError
@@ -93,7 +99,7 @@ def test_the_cache_is_built_once_and_again_when_damaged(shuffled, monkeypatch):
     np.testing.assert_array_equal(read(), first)
     read(image_size=8)
     assert len(list(cache.cache_dir().glob("*/images.npy"))) == 2
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=0))
     with pytest.raises(UserError, match="TFVMF_CACHE"):
         read(image_size=9)
 
@@ -162,11 +168,13 @@ def test_configs_and_versions(tmp_path, images):
 
 
 def test_data_sets_that_are_not_there(tmp_path):
-    with pytest.raises(UserError, match=r"cifar10.*not prepared.*download_and_prepare\(\)"):
-        load("cifar10", data_dir=str(tmp_path))
+    with pytest.raises(
+        UserError, match=r"cifar10: not prepared in .*: add --download .*download=True"
+    ):
+        load("cifar10", data_dir=tmp_path)
     with pytest.raises(UserError, match="did you mean cifar10"):
         load("ciphar10", data_dir=str(tmp_path))
-    with pytest.raises(UserError, match=r"--data_dir=.*nowhere"):
+    with pytest.raises(UserError, match=r"data_dir=.*nowhere"):
         load("cifar10", data_dir=str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="not the name"):
         load("tfds:no name", data_dir=str(tmp_path))
@@ -201,11 +209,130 @@ def test_damaged_files_are_named(tmp_path, images, file_format):
         load("tiny", data_dir=str(tmp_path))
 
 
-def test_a_broken_image_is_named_by_its_record(tmp_path, images):
+def flip(path, place, bit=3):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1 << bit
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("part", ["length", "checksum of the length", "data", "checksum of data"])
+@pytest.mark.parametrize("bit", [0, 7])
+def test_a_flipped_bit_is_named_by_file_and_record(tmp_path, images, part, bit):
     path = prepare(tmp_path, {"train": [{"image": i} for i in images]}, image_features())
     shard = sorted(path.glob("tiny-train*"))[1]
+    # A record is its length (8 bytes), a checksum (4), the data, a checksum (4). The third one:
+    content, start = shard.read_bytes(), 0
+    for _ in range(2):
+        start += 16 + int.from_bytes(content[start : start + 8], "little")
+    length = int.from_bytes(content[start : start + 8], "little")
+    offset = {
+        "length": 1,
+        "checksum of the length": 8,
+        "data": 12 + length // 2,
+        "checksum of data": 12 + length + 3,
+    }
+    load("tiny", data_dir=tmp_path)
+    flip(shard, start + offset[part], bit)
+    with pytest.raises(UserError, match=rf"{shard.name}: record 2 of 4 is damaged"):
+        load("tiny", data_dir=tmp_path)
+
+
+def test_a_flipped_bit_before_the_part_that_is_read_is_found_too(tmp_path, images):
+    path = prepare(tmp_path, {"train": [{"image": i} for i in images]}, image_features())
+    flip(sorted(path.glob("tiny-train*"))[0], 100)
+    assert load("tiny", "train[4:]", data_dir=tmp_path).size == 8  # in another file
+    with pytest.raises(UserError, match="record 0 of 4"):
+        load("tiny", "train[2:]", data_dir=tmp_path)
+
+
+def test_a_file_that_ends_between_two_records(tmp_path, images):
+    path = prepare(tmp_path, {"train": [{"image": i} for i in images]}, image_features())
+    shard = sorted(path.glob("tiny-train*"))[2]
     content = shard.read_bytes()
-    place = content.index(b"IDAT") + 40  # in the pixels of the first image of the second shard
-    shard.write_bytes(content[:place] + b"broken" + content[place + 6 :])
+    shard.write_bytes(content[: 16 + int.from_bytes(content[:8], "little")])
+    with pytest.raises(UserError, match=rf"{shard.name}: cut off after record 1 of 4"):
+        load("tiny", data_dir=tmp_path)
+    shard.write_bytes(b"")
+    with pytest.raises(UserError, match=rf"{shard.name}: cut off after record 0 of 4"):
+        load("tiny", data_dir=tmp_path)
+
+
+def test_reading_runs_nothing_in_tensorflow_and_warns_of_nothing(tmp_path, images):
+    prepare(tmp_path, {"train": [{"image": i} for i in images]}, image_features())
+    # Devices can be set up as long as nothing has run.
+    code = f"""
+import tfvmf.data
+assert tfvmf.data.load_source("tiny", data_dir={str(tmp_path)!r}).size == 12
+import tensorflow as tf
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "deprecated" not in done.stderr
+
+
+def test_a_broken_image_is_named_by_its_record(tmp_path, rng):
+    # A right record around a broken PNG: only the decoder can tell.
+    broken = [io.BytesIO(encoded_png(rng)) for _ in range(6)]
+    broken[4] = io.BytesIO(broken[4].getvalue()[:60] + bytes(20) + broken[4].getvalue()[80:])
+    prepare(tmp_path, {"train": [{"image": file} for file in broken]}, image_features())
     with pytest.raises(UserError, match=r"tiny \(train\), record 4"):
-        load("tiny", data_dir=str(tmp_path))
+        load("tiny", data_dir=tmp_path)
+
+
+def encoded_png(rng):
+    file = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def local_set():
+    """A data set that TFDS knows and prepares, whose 'download' is a generator here."""
+    import tensorflow_datasets as tfds
+
+    class TfvmfLocalSet(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+        broken = False
+
+        def _info(self):
+            features = image_features(label=tfds.features.ClassLabel(names=["a", "b"]))
+            return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, dl_manager):
+            if self.broken:
+                raise OSError("no network\nat all")
+            return {"train": self._generate_examples(6), "test": self._generate_examples(2)}
+
+        def _generate_examples(self, count):
+            for number in range(count):
+                yield number, {"image": np.full((16, 16, 3), number, np.uint8), "label": number % 2}
+
+    return TfvmfLocalSet
+
+
+def test_download_prepares_what_is_not_there(local_set, tmp_path, monkeypatch):
+    data_dir = tmp_path / "not" / "yet"
+    with pytest.raises(UserError, match=r"data_dir=.*no such folder"):
+        load("tfvmf_local_set", data_dir=data_dir)
+    data_dir.mkdir(parents=True)
+    with pytest.raises(UserError, match=r"tfvmf_local_set: not prepared in .*--download"):
+        load("tfvmf_local_set", data_dir=data_dir)
+    data_dir.rmdir()
+    source = load("tfvmf_local_set", data_dir=data_dir, download=True)
+    assert sorted(source.array[:, 0, 0, 0]) == list(range(6))
+    np.testing.assert_array_equal(source.labels, source.array[:, 0, 0, 0] % 2)
+    assert source.class_names == ["a", "b"]
+    # Now it is there: nothing is downloaded, with or without the option.
+    monkeypatch.setattr(local_set, "broken", True)
+    assert load("tfvmf_local_set", "test", data_dir=str(data_dir)).size == 2
+    assert load("tfvmf_local_set", "test", data_dir=str(data_dir), download=True).size == 2
+    data.download("tfvmf_local_set", data_dir=data_dir)
+    data.download("digits")  # has nothing to download
+
+
+def test_a_download_that_fails_is_one_line(local_set, tmp_path, monkeypatch):
+    monkeypatch.setattr(local_set, "broken", True)
+    with pytest.raises(UserError, match="cannot be downloaded and prepared: no network at all"):
+        data.download("tfvmf_local_set", data_dir=tmp_path)

@@ -4,11 +4,10 @@
 def prepare(data_dir, examples, features, *, name="tiny", version="1.0.0", file_format="tfrecord"):
     """Writes a TFDS data set of several shards, in the order of the examples."""
     import tensorflow_datasets as tfds
-    from tensorflow_datasets.core import dataset_info
 
     path = data_dir / name / version
     path.mkdir(parents=True)
-    identity = dataset_info.DatasetIdentity(
+    identity = tfds.core.DatasetIdentity(
         name=name.split("/")[0], version=version, data_dir=str(path), module_name="tests"
     )
     info = tfds.core.DatasetInfo(builder=identity, features=tfds.features.FeaturesDict(features))

@@ -10,9 +10,10 @@ from PIL import Image
 
 import tfvmf
 from tfvmf import serving
+from tfvmf.data import load_source
 from tfvmf.data.images import resize_image
 from tfvmf.errors import UserError
-from tfvmf.serving import loader, sheet
+from tfvmf.serving import loader
 from tfvmf.training import run_directory
 
 
@@ -266,28 +267,6 @@ def test_a_folder_becomes_a_file_and_a_sheet(exported, digits, folder, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npz", "out.png", "pictures"]
 
 
-def test_the_sheet_goes_from_the_least_to_the_most_certain(tmp_path):
-    paths = []
-    for level in range(0, 250, 10):
-        paths.append(str(tmp_path / f"{level}.png"))
-        Image.new("RGB", (8, 8), (level, level, level)).save(paths[-1])
-    kappa = np.random.default_rng(0).permutation(len(paths)).astype(np.float32)
-    order = sheet.draw_sheet(paths, kappa, output=tmp_path / "sheet.png")
-    np.testing.assert_array_equal(kappa[order], np.arange(25))
-    with Image.open(tmp_path / "sheet.png") as picture:
-        for place, index in enumerate(order):  # ten in a row
-            corner = (4 + place % 10 * 100, 4 + place // 10 * 114)
-            assert picture.getpixel(corner) == (index * 10,) * 3
-
-
-def test_of_many_images_the_sheet_shows_both_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(sheet, "LIMIT", 4)
-    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    kappa = np.arange(50, dtype=np.float32)[::-1]
-    order = sheet.draw_sheet([str(tmp_path / "a.png")] * 50, kappa, output=tmp_path / "sheet.png")
-    assert [kappa[index] for index in order] == [0, 16, 33, 49]
-
-
 def test_a_folder_by_a_run_or_a_keras_file(exported, folder, tmp_path):
     keras_file = exported.path / "assets.extra" / "encoder.keras"
     served = serving.embed_folder(exported.directory, str(folder), str(tmp_path / "a.npz"))
@@ -295,6 +274,24 @@ def test_a_folder_by_a_run_or_a_keras_file(exported, folder, tmp_path):
         other = serving.embed_folder(model, folder, tmp_path / "b.npz")
         assert_equal(other, served)
         assert list(other["names"]) == list(served["names"])
+
+
+def test_any_source_becomes_a_file(exported, digits, folder, tmp_path):
+    output = tmp_path / "out.npz"
+    returned = serving.embed_data(
+        exported.workdir, "digits", output, split="test", sort="kappa", batch_size=100
+    )
+    assert_equal(returned, exported.expected(digits))
+    with np.load(output, allow_pickle=False) as written:
+        assert list(written["names"][:3]) == ["0", "1", "2"]
+        np.testing.assert_array_equal(written["labels"], load_source("digits", "test").labels)
+    with Image.open(tmp_path / "out.png") as picture:  # a hundred of the 400
+        assert picture.size == (10 * 100 + 4, 10 * 114 + 4)
+    for data in (folder, str(folder), f"folder:{folder}"):
+        names = serving.embed_data(exported.directory, data, output)["names"]
+        assert names[-1] == "below/grün.webp"
+    with pytest.raises(UserError, match="unknown source"):
+        serving.embed_data(exported.directory, "/no/such/folder", output)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,11 @@
 A view is: random resized crop, flip, color jitter, gray, blur, noise, in this order. What happens
 to an image is a pure function of the image and its seed (see `counter_random`).
 
+Not `keras.layers.Random*`: these draw from the state of a generator, so that a view depends on the
+calls before it and on the rest of the batch, and N replicas or a resumed run would see other views.
+They are also slower: zoom, flip, color jitter and gray, the nearest to our defaults, take 86 ms of
+processor time for 512 images of 32x32, and ours 22 ms.
+
 Where this differs from torchvision, which draws for one image at a time:
 - Jitter has a fixed order (brightness, contrast, saturation, hue); torchvision shuffles it.
 - Boxes have fractions of pixels, and one draw gives a box that fits: the area is uniform, the
@@ -39,19 +44,20 @@ class Augmentation:
         crop_max: greatest area of the crop. 1 for both: no crop.
         ratio_min: least width / height of the crop.
         ratio_max: greatest width / height of the crop.
-        flip_probability: of mirroring left and right. 0 where that changes the meaning: digits.
+        flip_probability: probability of mirroring left and right. 0 where that changes the
+            meaning: digits.
         brightness: b of a factor uniform in [max(0, 1 - b), 1 + b].
         contrast: likewise.
         saturation: likewise.
         hue: h of a shift uniform in [-h, h], in turns of the color circle, at most 1/2.
-        jitter_probability: of the four together.
-        gray_probability: of a gray view.
+        jitter_probability: probability of the four together.
+        gray_probability: probability of a gray view.
         blur_probability: probability of a Gaussian blur.
         blur_sigma_min: least sigma of the blur, in pixels.
         blur_sigma_max: greatest sigma of the blur, in pixels.
         noise_sigma_max: greatest sigma of Gaussian noise, drawn uniformly from 0 to it. The
             paper's study of further augmentations has 0.25.
-        noise_probability: of noise.
+        noise_probability: probability of noise.
     """
 
     size: int = 32
@@ -136,8 +142,8 @@ class Augmentation:
 
         Args:
             seeds: int32 [B, 2].
-            height: of the images, in pixels.
-            width: of the images, in pixels.
+            height: height of the images, in pixels.
+            width: width of the images, in pixels.
 
         Returns:
             Any of `boxes` float32 [B, 4] (see `image_ops.resized_crop`) and `brightness`,
@@ -188,11 +194,6 @@ class Augmentation:
         first = tf.where(mirrored, left + box_width, left)
         last = tf.where(mirrored, left, left + box_width)
         return tf.cast(tf.stack([top, first, top + box_height, last], axis=1), tf.float32)
-
-
-def augment(images: tf.Tensor, seeds: tf.Tensor, **settings: float) -> tf.Tensor:
-    """`Augmentation(**settings)(images, seeds)`: one view of each image."""
-    return Augmentation(**settings)(images, seeds)  # type: ignore[arg-type]
 
 
 def _whole_image(batch: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:

@@ -2,10 +2,15 @@
 
 import abc
 import dataclasses
+import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from tfvmf.errors import UserError
+
+SPLITS = ("train", "test", "all")
+_TEST_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,16 +22,18 @@ class Request:
         target: what follows the scheme (`/data/birds`), or the TFDS name.
         split: `train`, `test`, `all`, or what else the kind of source understands.
         data_dir: where TFDS data sets are prepared; empty for TFDS's own default.
+        download: whether to download and prepare a TFDS data set that is not there.
         image_size: height and width of the images to return.
         memory_limit: bytes; a set of at most this size, as uint8, is kept in memory.
     """
 
     spec: str
     target: str
-    split: str
-    data_dir: str
-    image_size: int
-    memory_limit: int
+    split: str = "train"
+    data_dir: str = ""
+    download: bool = False
+    image_size: int = 32
+    memory_limit: int = 0
 
     def fits(self, count: int) -> bool:
         """Whether `count` images, at the requested size, may be kept in memory."""
@@ -45,7 +52,7 @@ class Source(abc.ABC):
         size: number of examples N.
         image_shape: (H, W, 3).
         labels: int32 [N], or None when unlabeled.
-        class_names: one name a class, or None when there are none.
+        class_names: one name per class, or None when there are none.
         num_classes: 0 when unlabeled.
         array: uint8 [N, H, W, 3], read-only, when the whole source is in memory; else None.
     """
@@ -99,7 +106,7 @@ class Source(abc.ABC):
         if labels.shape != (self.size,):
             raise UserError(
                 f"{self.name}: {self.size} images but labels of shape {list(labels.shape)} in "
-                f"split '{self.split}': one label an image is needed"
+                f"split '{self.split}': expected one label per image"
             )
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= self.num_classes:
@@ -120,7 +127,7 @@ class ArraySource(Source):
         images: uint8 [N, H, W, 3]; a `np.memmap` stays on disk.
         order: int [N]: example i is `images[order[i]]`; None when they are in order already.
         labels: int [N] in the order of the examples, or None.
-        class_names: one name a class, or None.
+        class_names: one name per class, or None.
         num_classes: needed when there are labels without `class_names`.
     """
 
@@ -158,3 +165,35 @@ class ArraySource(Source):
     def images(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """The images `start` ... `stop - 1`; a read-only view where they are in memory."""
         return self.array[start:stop] if self.array is not None else super().images(start, stop)
+
+
+def check_split(spec: str, split: str, known: Sequence[str] = SPLITS) -> None:
+    """Raises UserError unless `split` is one of `known`."""
+    if split not in known:
+        raise UserError(f"{spec}: unknown split '{split}'; it has {', '.join(known)}")
+
+
+def choose_split(keys: Sequence[str], split: str) -> np.ndarray:
+    """Indices of the keys that belong to `split`, in their order: int [n].
+
+    For data that come without a split. One key in ten is a test key, by a hash of the key alone:
+    the same on every machine, and adding examples moves no earlier one from one side to the other.
+    Where chance would leave a side of two or more keys empty, that side gets the key that came
+    closest to it.
+    """
+    check_split("split", split)
+    if split == "all":
+        return np.arange(len(keys))
+    position = np.array([_position(key) for key in keys])
+    test = position < _TEST_SHARE
+    if len(keys) > 1 and not test.any():
+        test[position.argmin()] = True
+    if len(keys) > 1 and test.all():
+        test[position.argmax()] = False
+    return np.flatnonzero(test if split == "test" else ~test)
+
+
+def _position(key: str) -> float:
+    """A place in [0, 1) for the key."""
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=6).digest()
+    return int.from_bytes(digest, "big") / 2**48

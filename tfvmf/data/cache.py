@@ -1,4 +1,7 @@
-"""Decoded images on disk, for data sets that are too large for memory and cannot be indexed."""
+"""Decoded images on disk, for data sets that are too large for memory and cannot be indexed.
+
+They are kept in `~/.cache/tfvmf`, or in the folder that the environment variable TFVMF_CACHE names.
+"""
 
 import contextlib
 import hashlib

@@ -7,8 +7,7 @@ import unicodedata
 import numpy as np
 from PIL import Image
 
-from tfvmf.data import splits
-from tfvmf.data.base import ArraySource, Request, Source
+from tfvmf.data.base import ArraySource, Request, Source, check_split, choose_split
 from tfvmf.data.images import read_image, read_images, run_all
 from tfvmf.errors import UserError
 
@@ -25,9 +24,9 @@ class FolderSource(Source):
 
     Args:
         request: what was asked for.
-        paths: one file an example.
+        paths: one file per example.
         labels: int [N], or None.
-        class_names: one name a class, or None.
+        class_names: one name per class, or None.
     """
 
     def __init__(
@@ -72,8 +71,8 @@ def load(request: Request) -> Source:
     if parts:
         chosen, classes = _of_split(request, files, parts)
     else:
-        splits.check(request.spec, request.split)
-        kept = splits.choose([unicodedata.normalize("NFC", file) for file in files], request.split)
+        check_split(request.spec, request.split)
+        kept = choose_split([unicodedata.normalize("NFC", file) for file in files], request.split)
         chosen, classes = [files[index] for index in kept], _classes(files)
     labels = None
     if classes:
@@ -99,7 +98,7 @@ def _open(
     return ArraySource(request, images, labels=labels, class_names=classes)
 
 
-def find_images(root: pathlib.Path) -> list[str]:
+def find_images(root: str | os.PathLike[str]) -> list[str]:
     """Paths of all images, relative to `root`, with slashes, sorted by code points."""
 
     def stop(error: OSError) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfvmf.data import splits
-from tfvmf.data.base import ArraySource, Request, Source
+from tfvmf.data.base import SPLITS, ArraySource, Request, Source, check_split, choose_split
 from tfvmf.data.images import resize_image, run_all
 from tfvmf.errors import UserError
 
@@ -81,23 +80,23 @@ def load(request: Request) -> Source:
     if image_key is None:
         wanted = ", ".join(f"'{pattern.format(request.split)}'" for pattern in _IMAGE_KEYS)
         raise UserError(
-            f"{path}: no images for split '{request.split}': it has {archive.keys}, needed is "
+            f"{path}: no images for split '{request.split}': it has {archive.keys}, expected "
             f"one of {wanted}"
         )
     shared = image_key in _IMAGE_KEYS
     label_key = archive.find(_LABEL_KEYS[2:] if shared else _LABEL_KEYS[:2], request.split)
     if shared:
-        splits.check(request.spec, request.split)
+        check_split(request.spec, request.split)
     raw = _read_images(archive, image_key, request)
     labels, names, classes = _read_labels(archive, label_key, request.split)
     if labels is not None and len(labels) != len(raw):
         raise UserError(
             f"{path}: '{image_key}' holds {len(raw)} images but '{label_key}' {len(labels)} "
-            "labels: one label an image is needed"
+            "labels: expected one label per image"
         )
     chosen = np.arange(len(raw))
     if shared:
-        chosen = splits.choose([str(index) for index in chosen], request.split)
+        chosen = choose_split([str(index) for index in chosen], request.split)
     images = _convert(raw, chosen, request.image_size, f"{path}: '{image_key}'")
     labels = None if labels is None else labels[chosen]
     return ArraySource(request, images, labels=labels, class_names=names, num_classes=classes)
@@ -109,12 +108,12 @@ def _read_images(archive: Archive, key: str, request: Request) -> np.ndarray:
     where = f"{archive.path}: '{key}'"
     if len(shape) not in (3, 4) or shape[3:] not in ((), (1,), (3,)):
         raise UserError(
-            f"{where} has shape {list(shape)}; needed is [N, H, W], [N, H, W, 1] or [N, H, W, 3]"
+            f"{where} has shape {list(shape)}; expected [N, H, W], [N, H, W, 1] or [N, H, W, 3]"
         )
     if 0 in shape:
         raise UserError(f"{where} has shape {list(shape)}: there are no images in it")
     if dtype.kind not in "buif":
-        raise UserError(f"{where} has type {dtype}; needed is uint8, or floats in [0, 1]")
+        raise UserError(f"{where} has type {dtype}; expected uint8, or floats in [0, 1]")
     needed = max(math.prod(shape) * dtype.itemsize, shape[0] * request.image_size**2 * 3)
     if needed > request.memory_limit:
         raise UserError(
@@ -136,7 +135,7 @@ def _convert(raw: np.ndarray, chosen: np.ndarray, size: int, where: str) -> np.n
         if not (image.min() >= 0 and image.max() <= limit):
             raise UserError(
                 f"{where} has type {raw.dtype} and values from {image.min()} to {image.max()} in "
-                f"image {chosen[row]}; needed are finite values from 0 to {limit}"
+                f"image {chosen[row]}; expected finite values from 0 to {limit}"
             )
         if raw.dtype.kind in "bf":
             image = np.round(image.astype(np.float32) * 255)
@@ -153,7 +152,7 @@ def _read_labels(
     if key is None:
         return None, None, 0
     pattern = next(p for p in _LABEL_KEYS if p.format(split) == key)
-    keys = {key, *(pattern.format(other) for other in splits.NAMES)} & set(archive.keys)
+    keys = {key, *(pattern.format(other) for other in SPLITS)} & set(archive.keys)
     arrays = {each: _read_label_array(archive, each) for each in sorted(keys)}
     everything = np.concatenate(list(arrays.values()))
     labels = arrays[key]
@@ -168,7 +167,7 @@ def _read_labels(
     if len(given) < classes:
         raise UserError(
             f"{archive.path}: 'class_names' has {len(given)} names but labels go up to "
-            f"{classes - 1}: {classes} are needed"
+            f"{classes - 1}: expected {classes}"
         )
     return labels, given, len(given)
 
@@ -182,10 +181,10 @@ def _read_label_array(archive: Archive, key: str) -> np.ndarray:
     where = f"{archive.path}: '{key}'"
     if labels.ndim != 1:
         raise UserError(
-            f"{where} has shape {list(labels.shape)}; needed is one label an image, [N]"
+            f"{where} has shape {list(labels.shape)}; expected one label per image, [N]"
         )
     if labels.dtype.kind in "US":
         return labels.astype(np.str_)
     if labels.dtype.kind not in "ui" or (labels.size and labels.max() > np.iinfo(np.int32).max):
-        raise UserError(f"{where} has type {labels.dtype}; needed are small integers, or names")
+        raise UserError(f"{where} has type {labels.dtype}; expected small integers, or names")
     return labels.astype(np.int64)

@@ -15,10 +15,10 @@ import tensorflow as tf
 
 import tfvmf
 from tfvmf import training
+from tfvmf.data import Source
 from tfvmf.data.images import read_image, resize_image, run_all
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
-from tfvmf.methods.encoders import takes_features
 from tfvmf.models import OUTPUTS
 from tfvmf.progress import Progress
 from tfvmf.serving.signatures import build_signatures
@@ -79,7 +79,7 @@ class EmbeddingModel:
 
     def embed(
         self,
-        images: np.ndarray | Image | Sequence[Image],
+        images: np.ndarray | Image | Sequence[Image] | Source,
         *,
         batch_size: int = 64,
         progress: bool = True,
@@ -88,8 +88,9 @@ class EmbeddingModel:
 
         Args:
             images: uint8 [N, H, W, 3]; or a sequence in which each image is an array (uint8
-                [H, W, 3], or [H, W] for gray), a file name or the content of a file; or one image.
-                Files may be of any kind that training reads, and are read as training does.
+                [H, W, 3], or [H, W] for gray), a file name or the content of a file; or one image;
+                or a `tfvmf.data.Source`. Files may be of any kind that training reads, and are
+                read as training does.
             batch_size: Images per forward pass.
             progress: Show a progress bar when there is more than one batch.
 
@@ -119,6 +120,8 @@ class EmbeddingModel:
 
     def _reader(self, images: Any) -> tuple[Callable[[int, int], np.ndarray], int]:
         """A function from a range of positions to their pixels, and the number of images."""
+        if isinstance(images, Source):
+            return images.images, images.size
         if isinstance(images, np.ndarray) and images.ndim == 4:
             if images.dtype != np.uint8 or images.shape[3] != 3 or 0 in images.shape[1:3]:
                 raise UserError(_wrong("images", images, "[N, H, W, 3]"))
@@ -158,8 +161,8 @@ def load(
             versions, for the newest, or of one version); or a `.keras` file of an encoder, from
             float images in [0, 1] to `features`, `mean_direction` and `concentration`. `~` is the
             home directory.
-        checkpoint: Of a run: path of one of its checkpoints; the newest by default.
-        image_size: Of a `.keras` file that does not tell it: height and width of its images.
+        checkpoint: For a run: path of one of its checkpoints; the newest by default.
+        image_size: For a `.keras` file that does not tell it: height and width of its images.
 
     Raises:
         UserError: There is no model, or it is damaged or of another kind.
@@ -218,7 +221,7 @@ def run_card(config: ml_collections.ConfigDict, method: Method, step: int) -> Ca
         "run": config.name,
         "method": config.method,
         "step": step,
-        "image_size": None if takes_features(config) else config.data.image_size,
+        "image_size": config.data.image_size if method.takes == "images" else None,
         "dimension": outputs["mean_direction"].shape[-1],
         "features": outputs["features"].shape[-1],
         "calibration": None,

@@ -1,18 +1,15 @@
 """Training: the loop, strategies, optimizers, checkpoints, metrics."""
 
 from tfvmf.training.checkpoints import load_method
-from tfvmf.training.fit_kappa import fit_kappa
-from tfvmf.training.inputs import augmentation_from_config, load_source
+from tfvmf.training.inputs import augmentation_from_config, draw_views, load_source
 from tfvmf.training.loop import Interrupted, load_members, train
 from tfvmf.training.metrics import read_metrics
 from tfvmf.training.strategies import share_cores
-from tfvmf.training.views import draw_views
 
 __all__ = [
     "Interrupted",
     "augmentation_from_config",
     "draw_views",
-    "fit_kappa",
     "load_members",
     "load_method",
     "load_source",

@@ -1,5 +1,6 @@
 """What a run's configuration says of its input: sources, views, batches."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -7,11 +8,15 @@ import ml_collections
 import tensorflow as tf
 
 from tfvmf import data
+from tfvmf.config import validate
 from tfvmf.data import pipeline
+from tfvmf.data.contact_sheet import write_views
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
 from tfvmf.methods.base import ViewKind
 from tfvmf.training.monitor import Monitor
+
+Sources = tuple[data.Source, data.Source, data.Source]
 
 
 class Inputs(NamedTuple):
@@ -25,6 +30,7 @@ class Inputs(NamedTuple):
         reader: Makes the function from indices [B] to the batch of these examples.
         views: The kinds of views that a method gets of them.
         monitor: For a method, the function that measures it.
+        check: Called with the method before anything is written.
         prepare: Called with the method, its weights in place, before the first step.
     """
 
@@ -35,13 +41,19 @@ class Inputs(NamedTuple):
     reader: Callable[[], pipeline.Reader]
     views: Callable[[Method], list[ViewKind]]
     monitor: Callable[[Method], Callable[[], dict[str, float]]]
+    check: Callable[[Method], None] = lambda method: None
     prepare: Callable[[Method], None] = lambda method: None
 
 
-def image_inputs(config: ml_collections.ConfigDict) -> Inputs:
-    """The images that a run's configuration names; every problem with them shows here."""
+def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = None) -> Inputs:
+    """The images that a run's configuration names; every problem with them shows here.
+
+    Args:
+        config: The run's configuration.
+        sources: What `load_sources` returned, where it was called before.
+    """
     augmentation = augmentation_from_config(config)
-    source, bank, queries = load_sources(config)
+    source, bank, queries = sources or load_sources(config)
     height, width, _ = source.image_shape
     return Inputs(
         name=f"{source.name} ({source.split})",
@@ -70,9 +82,7 @@ def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> dat
     )
 
 
-def load_sources(
-    config: ml_collections.ConfigDict,
-) -> tuple[data.Source, data.Source, data.Source]:
+def load_sources(config: ml_collections.ConfigDict) -> Sources:
     """Training data, and the monitor's bank and queries."""
     train_source = load_source(config, config.data.source, config.data.train_split)
     evaluated = config.data.eval_source or config.data.source
@@ -88,6 +98,13 @@ def augmentation_from_config(config: ml_collections.ConfigDict) -> data.Augmenta
         return data.Augmentation(size=config.data.image_size, **config.augment.to_dict())
     except ValueError as error:
         raise UserError(f"--config.augment: {error}") from error
+
+
+def draw_views(config: ml_collections.ConfigDict, path: str | os.PathLike[str]) -> None:
+    """Writes a PNG with a few training images, each beside views of it."""
+    validate(config)
+    source = load_source(config, config.data.source, config.data.train_split)
+    write_views(source, augmentation_from_config(config), path, seed=config.seed)
 
 
 def views_of(method: Method, augmentation: data.Augmentation) -> list[ViewKind]:
