@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("files", nargs="+", help="JPEG or PNG files")
     parser.add_argument("--server", default="localhost:8500", help="host:port of the gRPC service")
     parser.add_argument("--model", default="tfvmf", help="name under which the model is served")
-    parser.add_argument("--batch", type=int, default=32, help="images a request")
+    parser.add_argument("--batch", type=int, default=32, help="images per request")
     arguments = parser.parse_args()
     with grpc.insecure_channel(arguments.server) as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)

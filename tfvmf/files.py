@@ -12,8 +12,9 @@ from typing import Any, BinaryIO
 
 
 @contextlib.contextmanager
-def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file that takes its name once it is written, and vanishes if that fails."""
+    path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -23,19 +24,20 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: pathlib.Path, text: str) -> None:
+def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Writes a text file."""
     with replacing(path) as file:
         file.write(text.encode("utf-8"))
 
 
-def write_json(path: pathlib.Path, content: Any) -> None:
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
     """Writes a JSON file."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def copy(source: pathlib.Path, target: pathlib.Path) -> None:
+def copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Copies a file or a directory, in place of what the target was."""
+    source, target = pathlib.Path(source), pathlib.Path(target)
     if source.is_file():
         with source.open("rb") as reading, replacing(target) as writing:
             shutil.copyfileobj(reading, writing)
@@ -46,8 +48,9 @@ def copy(source: pathlib.Path, target: pathlib.Path) -> None:
         (pathlib.Path(scratch) / "new").replace(target)
 
 
-def fingerprint(path: pathlib.Path) -> str:
+def fingerprint(path: str | os.PathLike[str]) -> str:
     """A hash of a file, or of all files of a directory with their names."""
+    path = pathlib.Path(path)
     digest = hashlib.sha256()
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     for file in files:

@@ -1,4 +1,4 @@
-"""Progress for people: a bar with time left on a terminal, plain lines in a log file."""
+"""Progress: a bar with time left on a terminal, plain lines in a log file."""
 
 import sys
 import time

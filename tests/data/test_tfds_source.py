@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_the_cache_is_built_once_and_again_when_damaged(shuffled, monkeypatch):
     np.testing.assert_array_equal(read(), first)
     read(image_size=8)
     assert len(list(cache.cache_dir().glob("*/images.npy"))) == 2
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 0))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=0))
     with pytest.raises(UserError, match="TFVMF_CACHE"):
         read(image_size=9)
 

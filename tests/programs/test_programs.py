@@ -100,7 +100,7 @@ def test_fit_kappa_to_a_keras_file(call, tmp_path):
     small = [*TINY, "--config.monitor.query_images=50", "--config.monitor.bank_images=50"]
     flags = ["fit-kappa", "cnn.keras", "--input_range=0..255", *small]
     for mistake, message in (
-        ([], "=NAME"),
+        ([], "feature_layer=NAME"),
         (["--feature_layer=boxes"], "has no such output or layer"),
         (["--feature_layer=avg", "--level_layers=stem,steam"], "level_layers=steam"),
         (["--feature_layer=avg", "--levels=all"], "level_layers=a,b,c"),

@@ -44,19 +44,20 @@ class Augmentation:
         crop_max: greatest area of the crop. 1 for both: no crop.
         ratio_min: least width / height of the crop.
         ratio_max: greatest width / height of the crop.
-        flip_probability: of mirroring left and right. 0 where that changes the meaning: digits.
+        flip_probability: probability of mirroring left and right. 0 where that changes the
+            meaning: digits.
         brightness: b of a factor uniform in [max(0, 1 - b), 1 + b].
         contrast: likewise.
         saturation: likewise.
         hue: h of a shift uniform in [-h, h], in turns of the color circle, at most 1/2.
-        jitter_probability: of the four together.
-        gray_probability: of a gray view.
+        jitter_probability: probability of the four together.
+        gray_probability: probability of a gray view.
         blur_probability: probability of a Gaussian blur.
         blur_sigma_min: least sigma of the blur, in pixels.
         blur_sigma_max: greatest sigma of the blur, in pixels.
         noise_sigma_max: greatest sigma of Gaussian noise, drawn uniformly from 0 to it. The
             paper's study of further augmentations has 0.25.
-        noise_probability: of noise.
+        noise_probability: probability of noise.
     """
 
     size: int = 32
@@ -141,8 +142,8 @@ class Augmentation:
 
         Args:
             seeds: int32 [B, 2].
-            height: of the images, in pixels.
-            width: of the images, in pixels.
+            height: height of the images, in pixels.
+            width: width of the images, in pixels.
 
         Returns:
             Any of `boxes` float32 [B, 4] (see `image_ops.resized_crop`) and `brightness`,

@@ -20,7 +20,7 @@ _CAPTION = 14  # pixels below a tile
 _VIEW_GAP, _RANKED_GAP = 2, 4  # pixels between tiles
 _ROWS = 10  # images whose views are drawn
 _COLUMNS = 10  # of ranked images
-MAX_RANKED = 100  # images; of more, every so many are drawn
+MAX_RANKED = 100  # images
 
 
 def views_sheet(
@@ -67,8 +67,8 @@ def write_ranked(
 
     Args:
         image: Position -> file name, or pixels uint8 [H, W, 3].
-        concentration: kappa [N]. Of more than `MAX_RANKED` images as many are drawn, evenly spaced
-            by rank, the least and the most certain among them.
+        concentration: kappa [N]. If there are more than `MAX_RANKED` images, so many are drawn,
+            evenly spaced by rank, the least and the most certain among them.
         path: The PNG file.
 
     Returns:

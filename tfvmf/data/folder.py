@@ -98,7 +98,7 @@ def _open(
     return ArraySource(request, images, labels=labels, class_names=classes)
 
 
-def find_images(root: pathlib.Path) -> list[str]:
+def find_images(root: str | os.PathLike[str]) -> list[str]:
     """Paths of all images, relative to `root`, with slashes, sorted by code points."""
 
     def stop(error: OSError) -> None:

@@ -2,7 +2,7 @@
 
 Pure functions, no randomness: `augment.py` draws the parameters. Images are float32 [B, H, W, 3]
 in [0, 1] throughout and parameters [B]; each operation does what torchvision's of that name does.
-A neutral parameter (factor 1, shift 0, sigma 0) returns the image as it was, bit for bit except
+A neutral parameter (factor 1, shift 0, sigma 0) returns the image as it was, bit-for-bit except
 for hue: so 'apply to 80 % of the images' is a matter of parameters, not of branches.
 
 Written for few passes over memory, which is what takes the time here. Figures in comments are for
@@ -154,7 +154,7 @@ def _blur_weights(sigmas: tf.Tensor, length: int, reach: int) -> tf.Tensor:
 
 
 def _apply_to_axes(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
-    """sum_jk rows[b, i, j] columns[b, l, k] images[b, j, k, :], one batched product an axis."""
+    """sum_jk rows[b, i, j] columns[b, l, k] images[b, j, k, :], one batched product per axis."""
     turned = _apply_to_rows(tf.transpose(images, [0, 2, 1, 3]), columns)
     return _apply_to_rows(tf.transpose(turned, [0, 2, 1, 3]), rows)
 

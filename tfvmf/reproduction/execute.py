@@ -12,7 +12,7 @@ from tfvmf import evaluation, training
 from tfvmf.reproduction import measure, reports, stand_ins
 from tfvmf.reproduction.experiments import EXPERIMENTS, Experiment
 from tfvmf.reproduction.plan import Measurement, Plan, Training, Workspace, make_plan
-from tfvmf.training import run_directory
+from tfvmf.training import checkpoints, run_directory
 
 
 def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list[pathlib.Path]:
@@ -110,7 +110,7 @@ def _load(workspace: Workspace, item: Measurement) -> evaluation.Evaluation:
 
 
 def _checkpoint(item: Measurement) -> str:
-    return str(item.directory / "checkpoints" / f"step-{item.step}")
+    return str(checkpoints.directory(item.directory) / f"step-{item.step}")
 
 
 def _forget() -> None:

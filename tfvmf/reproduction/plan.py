@@ -124,7 +124,7 @@ class Training:
         planned = sorted({*range(every, self.total_steps + 1, every), self.total_steps})
         if not self.finished:
             return planned
-        kept = {_checkpoint_step(path) for path in checkpoints.paths(self.directory)}
+        kept = {checkpoints.step_of(path) for path in checkpoints.paths(self.directory)}
         return [step for step in planned if step in kept]
 
 
@@ -272,13 +272,9 @@ def _training(
         train_images = facts["train_images"]
     total = config.epochs * (train_images // config.batch_size)
     newest = checkpoints.latest(directory)
-    step = _checkpoint_step(newest) if newest else 0
+    step = checkpoints.step_of(newest) if newest else 0
     seconds, pace = estimator.train(config, directory, max(0, total - step))
     return Training(label, directory, config, step, total, seconds, pace)
-
-
-def _checkpoint_step(path: str) -> int:
-    return int(pathlib.Path(path).name.removeprefix("step-"))
 
 
 # What there is of each measurement.

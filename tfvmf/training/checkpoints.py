@@ -114,7 +114,7 @@ def directory(workdir: pathlib.Path) -> pathlib.Path:
 
 def paths(workdir: pathlib.Path) -> list[str]:
     """Paths of all checkpoints that a run keeps, the oldest first."""
-    steps = sorted(_step(index) for index in directory(workdir).glob("step-*.index"))
+    steps = sorted(step_of(index) for index in directory(workdir).glob("step-*.index"))
     return [str(directory(workdir) / f"step-{step}") for step in steps if step >= 0]
 
 
@@ -178,7 +178,7 @@ def _publish(workdir: pathlib.Path, step: int, *, keep: int) -> None:
             would have started from them.
     """
     place = directory(workdir)
-    written = [path for path in (place / ".partial").iterdir() if _step(path) == step]
+    written = [path for path in (place / ".partial").iterdir() if step_of(path) == step]
     for path in written:
         _to_disk(path)
     (place / f"step-{step}.index").unlink(missing_ok=True)
@@ -186,19 +186,19 @@ def _publish(workdir: pathlib.Path, step: int, *, keep: int) -> None:
         path.replace(place / path.name)
     _to_disk(place)
     names = [pathlib.Path(path).name for path in paths(workdir)]
-    kept = [name for name in names if int(name.removeprefix("step-")) <= step][-keep:]
+    kept = [name for name in names if step_of(name) <= step][-keep:]
     # For TensorFlow's own tools (`tf.train.latest_checkpoint`); nothing here reads it.
     lines = [f'model_checkpoint_path: "{kept[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in kept]
     write_text(place / "checkpoint", "\n".join(lines) + "\n")
     for path in sorted(place.iterdir(), key=_is_index, reverse=True):
-        if _step(path) >= 0 and f"step-{_step(path)}" not in kept:
+        if step_of(path) >= 0 and f"step-{step_of(path)}" not in kept:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _step(path: pathlib.Path) -> int:
-    """The step of a checkpoint's file; -1 for another."""
-    match = _NAME.fullmatch(path.name)
+def step_of(path: str | os.PathLike[str]) -> int:
+    """The step of a checkpoint, or of one of its files; -1 for any other path."""
+    match = _NAME.fullmatch(pathlib.Path(path).name)
     return int(match.group(1)) if match else -1
 
 
@@ -261,4 +261,4 @@ def load_method(
     except (AssertionError, LookupError, RuntimeError, ValueError, tf.errors.OpError) as error:
         name = f"--checkpoint={checkpoint}" if checkpoint else pathlib.Path(path).name
         raise UserError(f"--workdir={workdir}: {name} is damaged or of another run") from error
-    return config, method, _step(pathlib.Path(path))
+    return config, method, step_of(path)

@@ -95,7 +95,7 @@ def corrupt(
         images: uint8 [N, H, H, 3], H at least 8.
         name: one of `ALL_CORRUPTIONS`, or TFDS's name for it.
         severity: 1 (mild) to 5 (severe).
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         first_index: position of images[0] in its data set.
 
     Returns:

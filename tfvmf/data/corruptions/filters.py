@@ -108,7 +108,7 @@ def motion_blur(
     Args:
         images: [N, H, W, C].
         radius: half the length of the line in pixels.
-        sigma: of the Gaussian, in pixels.
+        sigma: sigma of the Gaussian, in pixels.
         angles: [N], degrees.
 
     Returns:
