@@ -30,6 +30,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     cli.define_config(values, argv)
     cli.define_shared(
         values,
+        "download",
         "seed",
         model="a run, a .keras file, a SavedModel or an .npz file; required",
         data="images to fit on; the run's or the config's by default",
@@ -117,9 +118,14 @@ def main(values: flags.FlagValues) -> None:
     workdir = pathlib.Path(values.workdir or f"{model if of_run else named}-kappa")
     config = cli.checked_config(values.config)
     cli.import_tensorflow()
-    from tfvmf import training
+    from tfvmf import posthoc
+    from tfvmf.training import run_directory
 
-    training.fit_kappa(model, workdir, config=config, changes=changes(values))
+    if values.download and model.suffix != ".npz":
+        loaded = run_directory.read(model)[0] if of_run else config
+        used = (values.data or loaded.data.source, loaded.data.eval_source)
+        cli.download(values, used, data_dir=loaded.data.data_dir)
+    posthoc.fit_kappa(model, workdir, config=config, changes=changes(values))
     following = f"tfvmf evaluate {workdir}"
     if model.suffix == ".npz":
         following = f"tfvmf export {workdir} --output=DIR"
