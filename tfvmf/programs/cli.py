@@ -25,6 +25,7 @@ _SHARED: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "model": (flags.DEFINE_string, "", "a run directory, an export or a .keras file"),
     "data": (flags.DEFINE_string, "", "digits, a TFDS name, folder:/path or npz:/path"),
     "data_dir": (flags.DEFINE_string, "", "where TFDS finds prepared data sets"),
+    "download": (flags.DEFINE_bool, False, "download and prepare TFDS data sets that are missing"),
     "workdir": (flags.DEFINE_string, "", "run directory"),
     "output": (flags.DEFINE_string, "", "file or directory to write"),
     "checkpoint": (flags.DEFINE_string, "", "one of the run's checkpoints; the newest by default"),

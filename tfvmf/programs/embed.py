@@ -1,6 +1,7 @@
-"""Embeds a folder of images with an exported model (`tfvmf export`).
+"""Embeds a folder of images, or other data, with a trained model.
 
-  tfvmf embed models/mine FOLDER --output=out.npz
+  tfvmf embed runs/mine FOLDER --output=out.npz
+  tfvmf embed models/mine cifar10 --split=test --output=out.npz
   tfvmf embed models/mine FOLDER --output=out.npz --sort=kappa
 
 The file holds names, mean_direction, concentration and features; with a calibrated model, also
@@ -20,9 +21,14 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     del argv
     cli.define_shared(
         values,
-        model="an export: the directory of all versions, or of one; required",
-        data="folder of images, at any depth; required",
+        "data_dir",
+        "download",
+        model="a run directory, an export or a .keras file; required",
+        data="folder of images, at any depth, or digits, a TFDS name or npz:/path; required",
         output="the .npz file to write; required",
+    )
+    flags.DEFINE_string(
+        "split", "all", "part of data that is not a folder: train, test, ...", flag_values=values
     )
     flags.DEFINE_enum(
         "sort", "", ["", "kappa"], "kappa: also draw a contact sheet", flag_values=values
@@ -41,10 +47,13 @@ def main(values: flags.FlagValues) -> None:
     cli.import_tensorflow()
     from tfvmf import serving
 
-    embeddings = serving.embed_folder(
+    embeddings = serving.embed_data(
         values.model,
-        values.data.removeprefix("folder:"),
+        values.data,
         values.output,
+        split=values.split,
+        data_dir=values.data_dir,
+        download=values.download,
         sort=values.sort,
         batch_size=values.batch_size,
     )

@@ -21,6 +21,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     cli.define_shared(
         values,
         "checkpoint",
+        "download",
         model=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
         output="directory of versions; required",
         data_dir="where TFDS finds prepared data sets, if not where the run found them",
@@ -59,6 +60,7 @@ def main(values: flags.FlagValues) -> None:
         calibrate_on=values.calibrate_on,
         reject_below=0.05 if values.reject_below is None else values.reject_below,
         data_dir=values.data_dir,
+        download=values.download,
         keras_file=values.keras,
     )
     if serving.read_card(path)["image_size"] is None:

@@ -30,6 +30,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     cli.define_config(values, argv)
     cli.define_shared(
         values,
+        "download",
         "seed",
         model="a run, a .keras file, a SavedModel or an .npz file; required",
         data="images to fit on; the run's or the config's by default",
@@ -100,6 +101,7 @@ def changes(values: flags.FlagValues) -> dict[str, object]:
         "seed": values.seed,
         "data.source": values.data,
         "data.data_dir": values.data_dir,
+        "data.download": values.download or None,
     }
     settings = config_flags.get_override_values(values["config"])
     return settings | {key: value for key, value in given.items() if value not in (None, "")}

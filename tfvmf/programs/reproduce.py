@@ -29,6 +29,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     cli.define_shared(
         values,
         "data_dir",
+        "download",
         max_images="how many test images are measured; 0 for the budget's number",
         workdir="where runs and outputs are kept; runs/reproduce/<budget> by default",
         seed="of all runs; 0 by default",
@@ -65,6 +66,7 @@ def main(values: flags.FlagValues) -> None:
         budget=budget,
         directory=pathlib.Path(values.workdir or f"runs/reproduce/{name}"),
         data_dir=values.data_dir,
+        download=values.download,
         max_images=values.max_images,
         seed=seed,
         strategy=values.strategy,

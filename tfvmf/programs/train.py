@@ -25,6 +25,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     cli.define_config(values, argv)
     cli.define_shared(
         values,
+        "download",
         data="images to train on: digits, a TFDS name, folder:/path or npz:/path; the config's by "
         "default",
         data_dir="where TFDS finds prepared data sets (overrides config.data.data_dir)",
@@ -84,6 +85,7 @@ def main(values: flags.FlagValues) -> None:
     config.method = values.method or config.method
     config.strategy = values.strategy or config.strategy
     config.data.data_dir = values.data_dir or config.data.data_dir
+    config.data.download = values.download or config.data.download
     config.ensemble.num_members = values.ensemble or config.ensemble.num_members
     config.ensemble.kind = values.ensemble_kind or config.ensemble.kind
     name = f"{config.name}-{config.method}"

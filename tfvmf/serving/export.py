@@ -59,6 +59,7 @@ def export_model(
     calibrate_on: str = "",
     reject_below: float = 0.05,
     data_dir: str | os.PathLike[str] = "",
+    download: bool = False,
     keras_file: bool = False,
 ) -> pathlib.Path:
     """Writes the next version of a served model.
@@ -72,6 +73,7 @@ def export_model(
             leaves these outputs out.
         reject_below: `accept` is false below this confidence.
         data_dir: Where TFDS finds the data, if not where the run found it.
+        download: Download and prepare the data if TFDS does not find it.
         keras_file: Also save the encoder for Keras, as `assets.extra/encoder.keras`.
 
     Returns:
@@ -89,6 +91,7 @@ def export_model(
         raise UserError(f"calibrate_on={calibrate_on}: {model} takes features, not images")
     if data_dir:
         config.data.data_dir = os.fspath(data_dir)
+    config.data.download = download
     calibration, card = None, run_card(config, method, step)
     if calibrate_on:
         calibration = _calibrate(config, method, calibrate_on, reject_below)
