@@ -15,7 +15,17 @@ __version__ = "0.1.0"
 # Zen 3.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-_SUBMODULES = ("data", "evaluation", "losses", "methods", "models", "serving", "training", "vmf")
+_SUBMODULES = (
+    "data",
+    "evaluation",
+    "losses",
+    "methods",
+    "models",
+    "posthoc",
+    "serving",
+    "training",
+    "vmf",
+)
 
 __all__ = ["__version__", "load", *_SUBMODULES]
 

@@ -146,10 +146,10 @@ def test_fit_kappa_to_a_keras_file_as_typed(tmp_path):
     small = [*TINY, "--config.monitor.query_images=50", "--config.monitor.bank_images=50"]
     flags = ["--model=cnn.keras", "--input_range=0..255", *small]
     for mistake, message in (
-        ([], "--features=NAME"),
+        ([], "feature_layer=NAME"),
         (["--feature_layer=boxes"], "has no such output or layer"),
-        (["--feature_layer=avg", "--level_layers=stem,steam"], "--level_layers=steam"),
-        (["--feature_layer=avg", "--levels=all"], "--level_layers=a,b,c"),
+        (["--feature_layer=avg", "--level_layers=stem,steam"], "level_layers=steam"),
+        (["--feature_layer=avg", "--levels=all"], "level_layers=a,b,c"),
     ):
         result = run("fit_kappa", *flags, *mistake, cwd=tmp_path)
         assert result.returncode == 2, result.stderr

@@ -8,7 +8,7 @@ from tfvmf.losses.concentration import (
     predicted_cosine,
     vmf_penalty,
 )
-from tfvmf.losses.contrastive import nt_xent
+from tfvmf.losses.contrastive import copies, nt_xent
 from tfvmf.losses.mc_infonce import mc_infonce
 from tfvmf.losses.prediction import (
     negative_cosine,
@@ -20,6 +20,7 @@ from tfvmf.losses.prediction import (
 __all__ = [
     "alignment",
     "concentration_terms",
+    "copies",
     "cosine",
     "l2_penalty",
     "mc_infonce",

@@ -70,6 +70,25 @@ def nt_xent(
     return tf.reduce_mean(losses)
 
 
+def copies(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
+    """The same tensor several times, for uses whose gradients are added in a fixed order.
+
+    TensorFlow adds the gradients of three uses or more by AddN, which starts with whichever input
+    happens to have a buffer of its own at that moment: the sum then differs in its last bit from
+    run to run. (Two gradients give the same sum in either order.) Stacked and reduced they are
+    added as listed, and no graph optimization turns that into an AddN.
+    """
+
+    @tf.custom_gradient
+    def copied(x: tf.Tensor) -> Any:
+        def gradient(*upstream: tf.Tensor) -> tf.Tensor:
+            return tf.reduce_sum(tf.stack(upstream), axis=0)
+
+        return [tf.identity(x) for _ in range(count)], gradient
+
+    return copied(tensor)
+
+
 def masked_similarities(
     anchors: tf.Tensor, candidates: tf.Tensor, own: tf.Tensor, temperature: float
 ) -> tf.Tensor:

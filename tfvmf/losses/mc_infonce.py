@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfvmf import vmf
-from tfvmf.losses.contrastive import masked_similarities
+from tfvmf.losses.contrastive import copies, masked_similarities
 from tfvmf.settings import AGGREGATIONS
 
 
@@ -64,9 +64,10 @@ def mc_infonce(
     total = tf.shape(direction_1)[0]
     own = first_row + tf.range(total if rows is None else rows)
     anchors, partners = tf.concat([own, own + total], 0), tf.concat([own + total, own], 0)
+    sizes = [min(chunk, num_samples - start) for start in range(0, num_samples, chunk)]
     log_p = [
-        _log_probability(samples[start : start + chunk], anchors, partners, temperature)
-        for start in range(0, num_samples, chunk)
+        _log_probability(part, anchors, partners, temperature)
+        for part in tf.split(samples, sizes, axis=0)
     ]
     log_p = tf.concat(log_p, axis=0)  # [num_samples, 2 * rows]
     if aggregation == "mean_log":
@@ -79,9 +80,10 @@ def _log_probability(
     samples: tf.Tensor, anchors: tf.Tensor, partners: tf.Tensor, temperature: float
 ) -> tf.Tensor:
     """Log-probabilities [S, R] that the anchors [R] of samples [S, N, d] find their partners."""
-    views = tf.gather(samples, anchors, axis=1)
-    found = tf.reduce_sum(views * tf.gather(samples, partners, axis=1), axis=-1) / temperature
-    return found - _log_normalizer(views, samples, anchors, temperature)
+    samples_1, samples_2, samples_3 = copies(samples, 3)
+    views = tf.gather(samples_1, anchors, axis=1)
+    found = tf.reduce_sum(views * tf.gather(samples_2, partners, axis=1), axis=-1) / temperature
+    return found - _log_normalizer(views, samples_3, anchors, temperature)
 
 
 def _log_normalizer(

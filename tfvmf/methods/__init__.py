@@ -60,7 +60,7 @@ METHODS = Registry(
     swav_vmf=SwAV,
     mc_infonce=MCInfoNCE,
     supervised=Supervised,
-    fit_kappa="tfvmf.methods.fit_kappa:FitKappa",
+    fit_kappa="tfvmf.posthoc.method:FitKappa",
 )
 
 

@@ -36,14 +36,14 @@ class SimCLR(Method):
     ) -> Objective:
         """See `Method.objective`."""
         outputs = self.encode(views, context)
-        mu_1, mu_2 = (view["mean_direction"] for view in outputs)
+        first, second = (losses.copies(view["mean_direction"], 3) for view in outputs)
         contrastive = losses.nt_xent(
-            mu_1,
-            mu_2,
+            first[0],
+            second[0],
             temperature=self.config.simclr.temperature,
-            candidates_1=distribute.gather(mu_1),
-            candidates_2=distribute.gather(mu_2),
-            first_row=distribute.replica_id() * tf.shape(mu_1)[0],
+            candidates_1=distribute.gather(first[1]),
+            candidates_2=distribute.gather(second[1]),
+            first_row=distribute.replica_id() * tf.shape(first[0])[0],
         )
-        cosine = losses.cosine(mu_1, mu_2)
+        cosine = losses.cosine(first[2], second[2])
         return Objective({"contrastive": contrastive}, [cosine, cosine], concentrations(outputs))

@@ -9,8 +9,6 @@ from tfvmf.models.encoder import (
     with_projection,
     without_concentration,
 )
-from tfvmf.models.foreign import build_feature_encoder, build_foreign_encoder
-from tfvmf.models.foreign_files import resources
 from tfvmf.models.heads import (
     Levels,
     Prototypes,
@@ -18,13 +16,11 @@ from tfvmf.models.heads import (
     build_direction_head,
     build_predictor,
 )
-from tfvmf.models.pixels import RANGES
 from tfvmf.models.resnet import ARCHITECTURES, build_backbone
 
 __all__ = [
     "ARCHITECTURES",
     "OUTPUTS",
-    "RANGES",
     "BatchNorm",
     "Dropout",
     "Levels",
@@ -33,13 +29,10 @@ __all__ = [
     "build_concentration_head",
     "build_direction_head",
     "build_encoder",
-    "build_feature_encoder",
-    "build_foreign_encoder",
     "build_predictor",
     "dropping",
     "frozen_outputs",
     "has_dropout",
-    "resources",
     "with_projection",
     "without_concentration",
 ]

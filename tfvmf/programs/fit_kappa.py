@@ -119,9 +119,9 @@ def main(values: flags.FlagValues) -> None:
     workdir = pathlib.Path(values.workdir or f"{model if of_run else named}-kappa")
     config = cli.checked_config(values.config)
     cli.import_tensorflow()
-    from tfvmf import training
+    from tfvmf import posthoc
 
-    training.fit_kappa(model, workdir, config=config, changes=changes(values))
+    posthoc.fit_kappa(model, workdir, config=config, changes=changes(values))
     following = f"tfvmf evaluate {workdir}"
     if model.suffix == ".npz":
         following = f"tfvmf export {workdir} --output=DIR"

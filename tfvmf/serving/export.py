@@ -14,11 +14,11 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from tfvmf import models, training
+from tfvmf import training
 from tfvmf.errors import UserError
 from tfvmf.files import write_json, write_text
 from tfvmf.methods import Method
-from tfvmf.methods.encoders import takes_features
+from tfvmf.posthoc.foreign import resources
 from tfvmf.progress import Progress
 from tfvmf.serving.loader import CARD_FILE, load_run, run_card, versions
 from tfvmf.serving.signatures import (
@@ -85,9 +85,9 @@ def export_model(
     if output.exists() and not output.is_dir():
         raise UserError(f"output={output} is a file: expected a directory")
     config, method, step = load_run(model, checkpoint=os.fspath(checkpoint))
-    if keras_file and models.resources(method.encoder):
+    if keras_file and resources(method.encoder):
         raise UserError(f"keras_file: the encoder of {model} is a SavedModel, not a Keras model")
-    if calibrate_on and takes_features(config):
+    if calibrate_on and method.takes == "features":
         raise UserError(f"calibrate_on={calibrate_on}: {model} takes features, not images")
     if data_dir:
         config.data.data_dir = os.fspath(data_dir)
@@ -103,21 +103,21 @@ def export_model(
         }
 
     size = config.data.image_size
-    if takes_features(config):  # a head alone
+    if method.takes == "features":  # a head alone
         signatures = feature_signatures(method.encoder)
     else:
         signatures = build_signatures(method.encoder, image_size=size, calibration=calibration)
     module = tf.Module()
     # What the functions read must be reachable from what is saved: the weights, and nothing else.
     module.weights = [variable.value for variable in method.encoder.variables]
-    module.resources = models.resources(method.encoder)
+    module.resources = resources(method.encoder)
     with new_directory(output) as place:
         written = place / "model"
         tf.saved_model.save(module, str(written), signatures=signatures)
         _check(written, method.encoder, size)
         extra = written / "assets.extra"
         extra.mkdir()
-        if not takes_features(config):
+        if method.takes == "images":
             write_warmup(extra, image_size=size)
         if keras_file:
             method.encoder.save(extra / "encoder.keras")

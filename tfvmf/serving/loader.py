@@ -19,7 +19,6 @@ from tfvmf.data import Source
 from tfvmf.data.images import read_image, resize_image, run_all
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
-from tfvmf.methods.encoders import takes_features
 from tfvmf.models import OUTPUTS
 from tfvmf.progress import Progress
 from tfvmf.serving.signatures import build_signatures
@@ -222,7 +221,7 @@ def run_card(config: ml_collections.ConfigDict, method: Method, step: int) -> Ca
         "run": config.name,
         "method": config.method,
         "step": step,
-        "image_size": None if takes_features(config) else config.data.image_size,
+        "image_size": config.data.image_size if method.takes == "images" else None,
         "dimension": outputs["mean_direction"].shape[-1],
         "features": outputs["features"].shape[-1],
         "calibration": None,

@@ -1,7 +1,6 @@
 """Training: the loop, strategies, optimizers, checkpoints, metrics."""
 
 from tfvmf.training.checkpoints import load_method
-from tfvmf.training.fit_kappa import fit_kappa
 from tfvmf.training.inputs import augmentation_from_config, draw_views, load_source
 from tfvmf.training.loop import Interrupted, load_members, train
 from tfvmf.training.metrics import read_metrics
@@ -11,7 +10,6 @@ __all__ = [
     "Interrupted",
     "augmentation_from_config",
     "draw_views",
-    "fit_kappa",
     "load_members",
     "load_method",
     "load_source",

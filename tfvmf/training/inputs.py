@@ -16,6 +16,8 @@ from tfvmf.methods import Method
 from tfvmf.methods.base import ViewKind
 from tfvmf.training.monitor import Monitor
 
+Sources = tuple[data.Source, data.Source, data.Source]
+
 
 class Inputs(NamedTuple):
     """What a run is trained on, and watched on.
@@ -28,6 +30,7 @@ class Inputs(NamedTuple):
         reader: Makes the function from indices [B] to the batch of these examples.
         views: The kinds of views that a method gets of them.
         monitor: For a method, the function that measures it.
+        check: Called with the method before anything is written.
         prepare: Called with the method, its weights in place, before the first step.
     """
 
@@ -38,13 +41,19 @@ class Inputs(NamedTuple):
     reader: Callable[[], pipeline.Reader]
     views: Callable[[Method], list[ViewKind]]
     monitor: Callable[[Method], Callable[[], dict[str, float]]]
+    check: Callable[[Method], None] = lambda method: None
     prepare: Callable[[Method], None] = lambda method: None
 
 
-def image_inputs(config: ml_collections.ConfigDict) -> Inputs:
-    """The images that a run's configuration names; every problem with them shows here."""
+def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = None) -> Inputs:
+    """The images that a run's configuration names; every problem with them shows here.
+
+    Args:
+        config: The run's configuration.
+        sources: What `load_sources` returned, where it was called before.
+    """
     augmentation = augmentation_from_config(config)
-    source, bank, queries = load_sources(config)
+    source, bank, queries = sources or load_sources(config)
     height, width, _ = source.image_shape
     return Inputs(
         name=f"{source.name} ({source.split})",
@@ -74,9 +83,7 @@ def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> dat
     )
 
 
-def load_sources(
-    config: ml_collections.ConfigDict,
-) -> tuple[data.Source, data.Source, data.Source]:
+def load_sources(config: ml_collections.ConfigDict) -> Sources:
     """Training data, and the monitor's bank and queries."""
     train_source = load_source(config, config.data.source, config.data.train_split)
     evaluated = config.data.eval_source or config.data.source

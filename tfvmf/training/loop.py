@@ -152,6 +152,7 @@ def train_run(
             total_steps=plan.total_steps,
             cycles=plan.cycles,
         )
+    inputs.check(method)
     batches = make_iterator(strategy, inputs, config, total_steps=plan.total_steps)
     facts = {"num_classes": inputs.num_classes, "train_images": inputs.size}
     with contextlib.ExitStack() as stack:

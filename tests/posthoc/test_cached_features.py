@@ -7,13 +7,13 @@ import tensorflow as tf
 from helpers.fitting import fit_head
 from helpers.tiny import tiny_config
 
-from tfvmf import evaluation, serving, training
+from tfvmf import evaluation, posthoc, serving, training
 from tfvmf.data import Augmentation
-from tfvmf.data.vectors import load_vectors
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
-from tfvmf.training import cached_views
-from tfvmf.training.fit_kappa_config import config_of
+from tfvmf.posthoc import cached
+from tfvmf.posthoc.cached import load_features
+from tfvmf.posthoc.kappa import fit_config
 
 GIB = 2**30
 
@@ -32,7 +32,7 @@ def features_file(path, *, images=40, views=4, wide=0, seed=0, **others):
 
 def fit_features(path, workdir, **changes):
     config = tiny_config(batch_size=18)
-    training.fit_kappa(path, workdir, config=config, changes={"epochs": 2, **changes})
+    posthoc.fit_kappa(path, workdir, config=config, changes={"epochs": 2, **changes})
     return workdir
 
 
@@ -44,10 +44,9 @@ def head(tmp_path_factory):
 
 def test_features_are_split_by_image(tmp_path):
     path = features_file(tmp_path / "mine.npz", images=30, views=3, wide=2)
-    sources = load_vectors(path, memory_limit=GIB)
-    train, test = sources["train"], sources["test"]
-    assert (train.views, train.wide, train.image_shape) == (3, 2, (5, 6))
-    assert train.size + test.size == 30
+    train, test = load_features(path, memory_limit=GIB)
+    assert (train.ordinary, train.wide, train.array.shape[1:]) == (3, 2, (5, 6))
+    assert len(train.array) + len(test.array) == 30
     with np.load(path) as arrays:
         everything = np.concatenate([arrays["features"], arrays["wide"]], axis=1)
     joined = np.concatenate([train.array, test.array])
@@ -57,7 +56,7 @@ def test_features_are_split_by_image(tmp_path):
 def test_kappa_of_features_becomes_five_times_the_cosine(tmp_path, rng):
     path = features_file(tmp_path / "mine.npz")
     keras.utils.set_random_seed(0)  # from some weights 300 steps do not suffice
-    method = build_method(config_of(path, {"model.hidden": 64}, tiny_config()))
+    method = build_method(fit_config(path, {"model.hidden": 64}, tiny_config()))
     with np.load(path) as arrays:
         views = [tf.constant(arrays["features"][:, view]) for view in range(2)]
     cosines, kappas = fit_head(method, views)
@@ -68,10 +67,10 @@ def test_kappa_of_features_becomes_five_times_the_cosine(tmp_path, rng):
 
 def test_the_monitor_measures_the_error_of_held_out_images(head):
     _, method, _ = training.load_method(head)
-    source = load_vectors(method.config.fit_kappa.model, memory_limit=GIB)["test"]
-    values = cached_views.FeatureMonitor(method, source)()
+    _, held_out = load_features(method.config.fit_kappa.model, memory_limit=GIB)
+    values = cached.FeatureMonitor(method, held_out)()
     errors = []
-    for vectors in source.array[:, :4].astype(np.float64):
+    for vectors in held_out.array[:, :4].astype(np.float64):
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         kappa = method.encoder(vectors.astype(np.float32))["concentration"].numpy()
         for view in range(4):
@@ -97,16 +96,16 @@ def test_a_head_is_exported_and_not_evaluated(head, tmp_path):
     with pytest.raises(UserError, match="takes features"):
         serving.load(path)
     with pytest.raises(UserError, match="no encoder"):
-        training.fit_kappa(head, tmp_path / "again")
+        posthoc.fit_kappa(head, tmp_path / "again")
 
 
 def test_wide_features_are_used_where_they_are(head, tmp_path):
     kinds = training.load_method(head)[1].view_kinds(Augmentation())
     assert [count for _, count in kinds] == [2, 1]
     path = features_file(tmp_path / "mine.npz")
-    assert config_of(path, {}, tiny_config()).concentration.view_kind == "augment"
+    assert fit_config(path, {}, tiny_config()).concentration.view_kind == "augment"
     with pytest.raises(UserError, match="'wide'"):
-        config_of(path, {"concentration.view_kind": "wide"}, tiny_config())
+        fit_config(path, {"concentration.view_kind": "wide"}, tiny_config())
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ def test_wide_features_are_used_where_they_are(head, tmp_path):
 def test_features_that_cannot_be_used_are_named(tmp_path, arrays, message):
     np.savez(tmp_path / "mine.npz", **arrays)
     with pytest.raises(UserError, match=message):
-        load_vectors(tmp_path / "mine.npz", memory_limit=GIB)
+        load_features(tmp_path / "mine.npz", memory_limit=GIB)
 
 
 @pytest.mark.parametrize(
@@ -140,23 +139,23 @@ def test_features_that_cannot_be_used_are_named(tmp_path, arrays, message):
 def test_settings_without_effect_on_features_are_refused(tmp_path, changes, message):
     path = features_file(tmp_path / "mine.npz")
     with pytest.raises(UserError, match=message):
-        config_of(path, changes, tiny_config())
+        fit_config(path, changes, tiny_config())
 
 
 def test_a_file_that_needs_too_much_memory_is_refused(tmp_path):
     path = features_file(tmp_path / "mine.npz")
     with pytest.raises(UserError, match="memory_limit_gib"):
-        load_vectors(path, memory_limit=100)
+        load_features(path, memory_limit=100)
     (tmp_path / "junk.npz").write_bytes(b"junk")
     with pytest.raises(UserError, match=r"junk\.npz"):
-        load_vectors(tmp_path / "junk.npz", memory_limit=GIB)
+        load_features(tmp_path / "junk.npz", memory_limit=GIB)
 
 
 def test_wide_views_come_after_the_ordinary_ones(tmp_path):
     path = features_file(tmp_path / "mine.npz", wide=2)
-    config = config_of(path, {}, tiny_config())
-    inputs, method = cached_views.feature_inputs(config), build_method(config)
+    config = fit_config(path, {}, tiny_config())
+    inputs, method = cached.feature_inputs(config), build_method(config)
     assert inputs.views(method) == [
-        (cached_views.Draw(0, 4, 2), 2),
-        (cached_views.Draw(4, 2, 1), 1),
+        (cached.Draw(0, 4, 2), 2),
+        (cached.Draw(4, 2, 1), 1),
     ]

@@ -11,11 +11,17 @@ from helpers.foreign import foreign_cnn
 from helpers.tiny import tiny_config
 from helpers.untrained import make_run
 
-from tfvmf import models
+from tfvmf import posthoc
 from tfvmf.errors import UserError
-from tfvmf.training.fit_kappa_config import config_of
+from tfvmf.methods import build_method
+from tfvmf.posthoc import kappa
 
 CNN = {"fit_kappa.feature_layer": "avg", "fit_kappa.input_range": "0..255"}
+
+
+def build(path, changes):
+    """The method that would be trained."""
+    return build_method(kappa.fit_config(path, changes, tiny_config()))
 
 
 class Twice(tf.Module):
@@ -40,16 +46,72 @@ def test_a_saved_model_without_a_signature_is_called(tmp_path):
     for training_mode in (True, False):
         module.__call__.get_concrete_function(spec, training=training_mode)
     tf.saved_model.save(module, tmp_path / "twice", signatures={})
-    encoder = models.build_foreign_encoder(tmp_path / "twice", "saved_model", hidden=4)
+    encoder = posthoc.build_foreign_encoder(tmp_path / "twice", "saved_model", hidden=4)
     images = np.random.default_rng(0).uniform(size=(3, 5, 5, 3)).astype(np.float32)
     expected = images.mean(axis=(1, 2)) @ module.weights.numpy()
     np.testing.assert_allclose(encoder(images)["features"], expected, rtol=1e-4, atol=1e-5)
 
 
+def sequential_cnn():
+    """A network from elsewhere, as tutorials write them."""
+    return keras.Sequential(
+        [
+            keras.Input((10, 10, 3)),
+            keras.layers.Conv2D(4, 3, activation="relu", name="conv"),
+            keras.layers.GlobalAveragePooling2D(name="pool"),
+            keras.layers.Dense(6, name="projection"),
+        ],
+        name="mine",
+    )
+
+
+@pytest.mark.parametrize("name", ["", "pool", "conv"])
+def test_a_sequential_model_is_an_encoder(tmp_path, rng, name):
+    model = sequential_cnn()
+    model.save(tmp_path / "mine.keras")
+    encoder = posthoc.build_foreign_encoder(
+        tmp_path / "mine.keras", "keras", feature_layer=name, hidden=4
+    )
+    images = rng.uniform(size=(3, 10, 10, 3)).astype(np.float32)
+    expected = images
+    for layer in model.layers:
+        expected = layer(expected)
+        if layer.name == (name or "projection"):
+            break
+    if name == "conv":  # maps are averaged over space
+        expected = tf.reduce_mean(expected, axis=[1, 2])
+    found = encoder(images)
+    np.testing.assert_allclose(found["features"], expected, rtol=1e-4, atol=1e-5)
+    unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found["mean_direction"], unit, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_inside_a_model_is_no_layer(tmp_path):
+    images = keras.Input((10, 10, 3))
+    keras.Model(images, keras.layers.Dense(3)(sequential_cnn()(images))).save(tmp_path / "m.keras")
+    with pytest.raises(UserError, match=r"feature_layer=mine: .* a whole model of this name"):
+        build(tmp_path / "m.keras", {"fit_kappa.feature_layer": "mine"})
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (keras.layers.Conv2D(4, 9), "fails on images of 8x8 .*data.image_size"),
+        (keras.layers.Rescaling(1e38), "not finite.* input_range"),
+    ],
+)
+def test_a_model_that_fails_on_images_is_refused(tmp_path, layer, message):
+    images = keras.Input((None, None, 3))
+    keras.Model(images, layer(images)).save(tmp_path / "m.keras")
+    method = build(tmp_path / "m.keras", {})
+    with pytest.raises(UserError, match=message):
+        kappa.check_outputs(method)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "--features=NAME"),
+        ({}, "feature_layer=NAME"),
         ({"fit_kappa.feature_layer": "nosuch"}, "no such output or layer: it has avg, top"),
         (
             {"fit_kappa.feature_layer": "top", "fit_kappa.level_layers": "nosuch"},
@@ -59,34 +121,34 @@ def test_a_saved_model_without_a_signature_is_called(tmp_path):
             {"fit_kappa.feature_layer": "avg", "fit_kappa.level_layers": "avg"},
             r"maps \[N, H, W, C\]",
         ),
-        ({"fit_kappa.feature_layer": "avg", "concentration.levels": "all"}, "--level_layers=a,b,c"),
+        ({"fit_kappa.feature_layer": "avg", "concentration.levels": "all"}, "level_layers=a,b,c"),
         ({"fit_kappa.feature_layer": "avg", "fit_kappa.input_range": "0..2"}, "input_range"),
         ({"fit_kappa.feature_layer": "avg", "fit_kappa.cache_views": 1}, "at least 2 views"),
     ],
 )
 def test_what_a_keras_model_lacks_is_named(keras_file, changes, message):
     with pytest.raises(UserError, match=message):
-        config_of(keras_file, changes, tiny_config())
+        build(keras_file, changes)
 
 
 def test_outputs_that_are_no_features_are_refused(tmp_path):
     foreign_cnn(outputs="boxes").save(tmp_path / "boxes.keras")
-    with pytest.raises(UserError, match=r"\[N, 4, 4\].*--features=NAME"):
-        config_of(tmp_path / "boxes.keras", {}, tiny_config())
+    with pytest.raises(UserError, match=r"\[N, 4, 4\].*feature_layer=NAME"):
+        build(tmp_path / "boxes.keras", {})
 
 
 def test_what_a_saved_model_lacks_is_named(saved_model, tmp_path):
     changes = {"fit_kappa.level_layers": "conv"}
     with pytest.raises(UserError, match="does not show its layers"):
-        config_of(saved_model, changes, tiny_config())
+        build(saved_model, changes)
     module = tf.Module()
     module.f = tf.function(lambda x: x, input_signature=[tf.TensorSpec([None, 7])])
     tf.saved_model.save(module, tmp_path / "vectors")
     with pytest.raises(UserError, match="of images"):
-        config_of(tmp_path / "vectors", {}, tiny_config())
+        build(tmp_path / "vectors", {})
     tf.saved_model.save(tf.Module(), tmp_path / "empty")
     with pytest.raises(UserError, match="serving_default"):
-        config_of(tmp_path / "empty", {}, tiny_config())
+        build(tmp_path / "empty", {})
 
 
 @pytest.mark.parametrize("kind", ["missing", "junk", "lambda", "unknown", "folder", "versions"])
@@ -108,7 +170,7 @@ def test_files_that_cannot_be_used_are_named(kind, saved_model, tmp_path):
         shutil.copytree(saved_model, tmp_path / "models" / "3")
         path, message = tmp_path / "models", "models/3"
     with pytest.raises(UserError, match=message):
-        config_of(path, {}, tiny_config())
+        build(path, {})
 
 
 def test_a_cut_off_file_is_refused(keras_file, tmp_path):
@@ -116,10 +178,10 @@ def test_a_cut_off_file_is_refused(keras_file, tmp_path):
     with zipfile.ZipFile(keras_file) as whole, zipfile.ZipFile(path, "w") as part:
         part.writestr("config.json", whole.read("config.json"))
     with pytest.raises(UserError, match="cannot be loaded by Keras"):
-        config_of(path, CNN, tiny_config())
+        build(path, CNN)
 
 
 def test_flags_of_models_are_refused_for_runs(tmp_path):
     run = make_run(tmp_path / "run")
-    with pytest.raises(UserError, match="--features=avg"):
-        config_of(run, {"fit_kappa.feature_layer": "avg"})
+    with pytest.raises(UserError, match="feature_layer=avg"):
+        kappa.fit_config(run, {"fit_kappa.feature_layer": "avg"})

@@ -12,15 +12,14 @@ from helpers.states import assert_equal_weights, weights
 from helpers.tiny import tiny_config
 from helpers.untrained import make_run
 
-from tfvmf import evaluation, models, serving, training
+from tfvmf import evaluation, posthoc, serving, training
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
+from tfvmf.posthoc.foreign import resources
+from tfvmf.posthoc.kappa import fit_config
 from tfvmf.training import loop
-from tfvmf.training.fit_kappa_config import config_of
 
-pytestmark = pytest.mark.slow  # a minute or more: `make test-all`
-
-QUICK = {"epochs": 1, "monitor.every_epochs": 0.0, "concentration.view_kind": "wide"}
+QUICK = {"epochs": 1, "monitor.every_epochs": 0.0, "concentration.view_kind": "augment"}
 CNN = {"fit_kappa.feature_layer": "avg", "fit_kappa.input_range": "0..255"}
 
 
@@ -30,7 +29,7 @@ def cnn():
 
 
 def fit(encoder, workdir, **changes):
-    training.fit_kappa(encoder, workdir, config=tiny_config(), changes={**QUICK, **changes})
+    posthoc.fit_kappa(encoder, workdir, config=tiny_config(), changes={**QUICK, **changes})
     return workdir
 
 
@@ -46,6 +45,7 @@ def keras_run(tmp_path_factory, keras_file):
 @pytest.fixture(scope="module")
 def saved_run(tmp_path_factory, saved_model):
     changes = {"fit_kappa.input_range": "0..255", "fit_kappa.level_layers": "stem,block"}
+    changes["concentration.view_kind"] = "wide"
     return fit(saved_model, tmp_path_factory.mktemp("saved_run"), **changes)
 
 
@@ -70,13 +70,13 @@ def test_features_and_directions_are_those_of_the_model(cnn, workdir):
     assert run.score.name == "kappa"
 
 
-def test_the_weights_of_the_model_are_unchanged_bit_by_bit(cnn, keras_run, saved_run):
+def test_the_weights_of_the_model_are_unchanged_bit_for_bit(cnn, keras_run, saved_run):
     keras_encoder = training.load_method(keras_run)[1].encoder
     for layer in keras_encoder.get_layer("trunk").layers:
         original = cnn.get_layer(layer.name) if layer.weights else layer
         for one, other in zip(layer.get_weights(), original.get_weights(), strict=True):
             np.testing.assert_array_equal(one, other)
-    kept = {v.name.split("/")[-1] + str(v.shape): v for v in models.resources(
+    kept = {v.name.split("/")[-1] + str(v.shape): v for v in resources(
         training.load_method(saved_run)[1].encoder
     )}  # fmt: skip
     assert kept
@@ -94,20 +94,16 @@ def test_no_weight_of_the_model_is_trained_or_saved_again(workdir):
     assert not method.encoder.get_layer("trunk").trainable_variables
 
 
-def test_the_head_sees_the_named_layers(keras_file, saved_run, tmp_path):
-    # Means and deviations of 8 + 16 channels.
-    assert head_inputs(saved_run) == 48
+def test_the_head_sees_the_named_layers(keras_file, saved_run):
     layers = {"fit_kappa.level_layers": "stem, block", **CNN}
-    workdir = fit(keras_file, tmp_path / "levels", **layers)
-    assert head_inputs(workdir) == 48
-    assert training.load_method(workdir)[0].concentration.levels == "all"
+    built = build_method(fit_config(keras_file, layers, tiny_config()))
+    assert built.config.concentration.levels == "all"
+    for method in (built, training.load_method(saved_run)[1]):
+        # Means and deviations of 8 + 16 channels.
+        assert method.encoder.get_layer("concentration_head").input.shape[1] == 48
 
 
-def head_inputs(workdir):
-    method = training.load_method(workdir)[1]
-    return method.encoder.get_layer("concentration_head").input.shape[1]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "suite"), [("keras_run", "probe"), ("saved_run", "cifar10c")])
 def test_suites_measure_it(request, name, suite):
     run = evaluation.load(request.getfixturevalue(name), images=20)
@@ -115,7 +111,9 @@ def test_suites_measure_it(request, name, suite):
     assert (results["images"], results["method"]) == (20, "fit_kappa")
 
 
-def test_it_is_exported(workdir, tmp_path):
+@pytest.mark.parametrize("name", ["saved_run", pytest.param("keras_run", marks=pytest.mark.slow)])
+def test_it_is_exported(request, name, tmp_path):
+    workdir = request.getfixturevalue(name)
     path = serving.export_model(workdir, tmp_path, calibrate_on="test")
     run = evaluation.load(workdir, images=10)
     served = serving.load(path).embed(run.test.images(0, 10))
@@ -123,16 +121,18 @@ def test_it_is_exported(workdir, tmp_path):
         np.testing.assert_allclose(served[name], value, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_keras_encoder_is_exported_for_keras_too(keras_run, saved_run, tmp_path):
     path = serving.export_model(keras_run, tmp_path / "keras", keras_file=True)
     encoder = keras.saving.load_model(path / "assets.extra" / "encoder.keras")
     run = evaluation.load(keras_run, images=10)
     kappa = encoder(run.test.images(0, 10) / np.float32(255))["concentration"]
     np.testing.assert_allclose(kappa, run.test_embeddings["concentration"], rtol=1e-4)
-    with pytest.raises(UserError, match="--keras"):
+    with pytest.raises(UserError, match="keras_file"):
         serving.export_model(saved_run, tmp_path / "saved", keras_file=True)
 
 
+@pytest.mark.slow
 def test_what_was_exported_is_an_encoder_again(keras_run, tmp_path):
     # The signature takes uint8 images, and has a mean_direction of its own.
     path = serving.export_model(keras_run, tmp_path / "models")
@@ -142,6 +142,7 @@ def test_what_was_exported_is_an_encoder_again(keras_run, tmp_path):
         np.testing.assert_allclose(after[name], before[name], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_our_own_keras_file_is_an_encoder(tmp_path):
     run = make_run(tmp_path / "run")
     encoder = training.load_method(run)[1].encoder
@@ -153,8 +154,9 @@ def test_our_own_keras_file_is_an_encoder(tmp_path):
     assert np.abs(after["concentration"] - before["concentration"]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_fitted_run_gets_another_head(keras_run, tmp_path):
-    again = fit(keras_run, tmp_path / "again", **{"concentration.view_kind": "augment"})
+    again = fit(keras_run, tmp_path / "again", **{"concentration.view_kind": "wide"})
     shutil.copytree(again, tmp_path / "elsewhere")  # a run may be moved
     before, after = (
         evaluation.load(w, images=10).test_embeddings for w in (keras_run, tmp_path / "elsewhere")
@@ -168,7 +170,7 @@ def test_kappa_becomes_five_times_the_cosine(request, name, changes, rng):
     changes = {"model.hidden": 64, "concentration.view_kind": "augment", **changes}
     changes["fit_kappa.input_range"] = "0..255"
     keras.utils.set_random_seed(0)  # from some weights 300 steps do not suffice
-    method = build_method(config_of(request.getfixturevalue(name), changes, tiny_config()))
+    method = build_method(fit_config(request.getfixturevalue(name), changes, tiny_config()))
     colors = [rng.uniform(size=(24, 1, 1, 3)) ** 3 for _ in range(2)]
     views = [tf.constant(color * rng.uniform(size=(24, 8, 8, 3)), tf.float32) for color in colors]
     cosines, kappas = fit_head(method, views)
@@ -177,6 +179,7 @@ def test_kappa_becomes_five_times_the_cosine(request, name, changes, rng):
         assert np.std(cosine) > 0.05
 
 
+@pytest.mark.slow
 def test_replicas_fit_what_one_device_does(saved_model, tmp_path, two_replicas, monkeypatch):
     changes = {"optimizer.name": "sgd", "optimizer.learning_rate": 0.1, "batch_size": 348}
     changes["fit_kappa.input_range"] = "0..255"
@@ -187,7 +190,8 @@ def test_replicas_fit_what_one_device_does(saved_model, tmp_path, two_replicas, 
     assert_equal_weights(weights(one), weights(two), rtol=1e-3, atol=1e-4)
 
 
-def test_a_run_goes_on_only_with_the_same_model(keras_file, tmp_path):
+@pytest.mark.slow
+def test_a_run_continues_only_with_the_same_model(keras_file, tmp_path):
     path = tmp_path / "cnn.keras"
     shutil.copy(keras_file, path)
     workdir = fit(path, tmp_path / "run", **CNN)

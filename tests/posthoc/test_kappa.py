@@ -6,12 +6,12 @@ from helpers.fitting import fit_head
 from helpers.tiny import tiny_config
 from helpers.untrained import make_run
 
-from tfvmf import evaluation, training
+from tfvmf import evaluation, posthoc, training
 from tfvmf.data import Augmentation
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
 
-QUICK = {"epochs": 2, "monitor.every_epochs": 0.0}
+QUICK = {"epochs": 1, "monitor.every_epochs": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def outputs(workdir):
 @pytest.mark.parametrize(("levels", "views"), [("last", "augment"), ("all", "wide")])
 def test_only_kappa_changes(encoder, tmp_path, levels, views):
     changes = {"concentration.levels": levels, "concentration.view_kind": views, **QUICK}
-    training.fit_kappa(encoder, tmp_path / "fitted", changes=changes)
+    posthoc.fit_kappa(encoder, tmp_path / "fitted", changes=changes)
     _, before = outputs(encoder)
     run, after = outputs(tmp_path / "fitted")
     for name in ("features", "mean_direction"):
@@ -38,10 +38,9 @@ def test_only_kappa_changes(encoder, tmp_path, levels, views):
 
 
 def test_a_supervised_encoder_gets_a_kappa(tmp_path):
-    labeled = {"method": "supervised", "epochs": 1, "monitor.every_epochs": 0.0}
-    training.train(tiny_config(**labeled), tmp_path / "encoder")
-    changes = {"concentration.levels": "all", "concentration.view_kind": "wide", **QUICK}
-    training.fit_kappa(tmp_path / "encoder", tmp_path / "fitted", changes=changes)
+    make_run(tmp_path / "encoder", num_classes=10, method="supervised")
+    changes = {"concentration.levels": "all", "concentration.view_kind": "augment", **QUICK}
+    posthoc.fit_kappa(tmp_path / "encoder", tmp_path / "fitted", changes=changes)
     _, before = outputs(tmp_path / "encoder")
     run, after = outputs(tmp_path / "fitted")
     np.testing.assert_array_equal(after["mean_direction"], before["mean_direction"])
@@ -93,4 +92,4 @@ def test_joint_training_with_wide_views(tmp_path):
 
 def test_the_encoders_own_directory_is_refused(encoder):
     with pytest.raises(UserError, match="the encoder's own"):
-        training.fit_kappa(encoder, encoder)
+        posthoc.fit_kappa(encoder, encoder)

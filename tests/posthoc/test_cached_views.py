@@ -1,22 +1,25 @@
 """Heads that are trained on views which were embedded once."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.states import assert_equal_weights, weights
+from helpers.tiny import tiny_config
 from helpers.untrained import make_run
 
-from tfvmf import evaluation, training
+from tfvmf import evaluation, posthoc, training
 from tfvmf.counter_random import example_seeds
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
-from tfvmf.training import cached_views, loop
-from tfvmf.training.fit_kappa_config import config_of
-
-pytestmark = pytest.mark.slow  # a minute or more: `make test-all`
+from tfvmf.posthoc import cached
+from tfvmf.posthoc.kappa import fit_config
+from tfvmf.training import loop
 
 QUICK = {
     "monitor.every_epochs": 0.0,
@@ -32,10 +35,10 @@ def encoder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def cached(tmp_path_factory, encoder):
+def cached_run(tmp_path_factory, encoder):
     workdir = tmp_path_factory.mktemp("cached")
     changes = {"fit_kappa.cache_views": 3, "epochs": 3, **QUICK}
-    training.fit_kappa(encoder, workdir, changes=changes)
+    posthoc.fit_kappa(encoder, workdir, changes=changes)
     return workdir
 
 
@@ -45,7 +48,7 @@ def test_two_drawn_views_are_never_the_same(views):
     vectors = np.tile(np.arange(7, dtype=np.float32)[None, :, None], (2 * count, 1, 1))
     positions = tf.range(count)
     seeds = tf.concat([example_seeds(0, 1, positions, view) for view in range(2)], axis=0)
-    drawn = cached_views.Draw(1, views, 2)(vectors, seeds).numpy()[:, 0].reshape(2, count)
+    drawn = cached.Draw(1, views, 2)(vectors, seeds).numpy()[:, 0].reshape(2, count)
     assert (drawn[0] != drawn[1]).all()
     for row in drawn:  # each as often
         found, times = np.unique(row, return_counts=True)
@@ -56,16 +59,16 @@ def test_two_drawn_views_are_never_the_same(views):
 
 def test_a_drawn_view_is_one_of_its_own_image(rng):
     vectors = rng.normal(size=(9, 4, 5)).astype(np.float32)
-    drawn = cached_views.Draw(2, 2, 1)(vectors, example_seeds(0, 0, tf.range(9), 0)).numpy()
+    drawn = cached.Draw(2, 2, 1)(vectors, example_seeds(0, 0, tf.range(9), 0)).numpy()
     for image, vector in zip(vectors, drawn, strict=True):
         assert any((vector == view).all() for view in image[2:])
 
 
 def test_cached_vectors_are_what_the_encoder_says_of_the_views(encoder):
-    config = config_of(encoder, {"fit_kappa.cache_views": 2, **QUICK})
+    config = fit_config(encoder, {"fit_kappa.cache_views": 2, **QUICK})
     method, source = build_method(config), training.load_source(config, "digits", "test")
-    vectors = cached_views.embed_views(method, source, 2, 1)
-    assert vectors.shape == (400, 3, method.packed)
+    vectors = cached.embed_views(method, source, 2, 1).array
+    assert vectors.shape == (400, 3, method.cached_size)
     rows = np.array([0, 7, 399])
     augmentation = training.augmentation_from_config(config)
     views = augmentation(source.take(rows), example_seeds(config.seed, 0, rows, 1))
@@ -81,16 +84,20 @@ def test_cached_vectors_are_what_the_encoder_says_of_the_views(encoder):
 
 
 def test_the_loss_on_vectors_is_that_on_images(encoder, rng):
-    method = build_method(config_of(encoder, QUICK))
+    method, cached_method = (
+        build_method(fit_config(encoder, {"fit_kappa.cache_views": count, **QUICK}))
+        for count in (0, 2)
+    )
+    cached_method.encoder.set_weights(method.encoder.get_weights())
     views = [tf.constant(rng.uniform(size=(6, 8, 8, 3)), tf.float32) for _ in range(3)]
     on_images = method.loss(views)
-    on_vectors = method.loss([method.pack(view) for view in views])
+    on_vectors = cached_method.loss([cached_method.to_cache(view) for view in views])
     for name, value in on_images.items():
         np.testing.assert_allclose(on_vectors[name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_only_kappa_changes(encoder, cached):
-    run = evaluation.load(cached, images=20)
+def test_only_kappa_changes(encoder, cached_run):
+    run = evaluation.load(cached_run, images=20)
     before, after = evaluation.load(encoder, images=20).test_embeddings, run.test_embeddings
     for name in ("features", "mean_direction"):
         np.testing.assert_array_equal(after[name], before[name])
@@ -98,7 +105,8 @@ def test_only_kappa_changes(encoder, cached):
     assert run.config.fit_kappa.cache_views == 3
 
 
-def test_a_stopped_fit_goes_on_bit_by_bit(encoder, cached, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_stopped_fit_continues_bit_for_bit(encoder, cached_run, tmp_path, monkeypatch):
     changes = {"fit_kappa.cache_views": 3, "epochs": 3, **QUICK}
     make, steps = loop.make_train_step, []
 
@@ -116,13 +124,51 @@ def test_a_stopped_fit_goes_on_bit_by_bit(encoder, cached, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(loop, "make_train_step", stopping)
         with pytest.raises(training.Interrupted, match="after step 6"):
-            training.fit_kappa(encoder, tmp_path, changes=changes)
-    training.fit_kappa(encoder, tmp_path, changes=changes)
-    assert_equal_weights(weights(tmp_path), weights(cached), rtol=0, atol=0)
+            posthoc.fit_kappa(encoder, tmp_path, changes=changes)
+    posthoc.fit_kappa(encoder, tmp_path, changes=changes)
+    assert_equal_weights(weights(tmp_path), weights(cached_run), rtol=0, atol=0)
+
+
+TWO_DEVICES = """
+import json, sys
+from helpers.tiny import tiny_config
+from tfvmf import posthoc
+
+config = tiny_config(strategy="mirrored")
+posthoc.fit_kappa(*sys.argv[1:3], config=config, changes=json.loads(sys.argv[3]), logical_devices=2)
+"""
+
+
+def test_two_logical_devices_fit_what_one_does(keras_file, tmp_path):
+    # In a process of its own: TensorFlow splits the processor before its first operation only.
+    changes = {
+        "fit_kappa.feature_layer": "avg",
+        "fit_kappa.input_range": "0..255",
+        "fit_kappa.cache_views": 2,
+        "concentration.view_kind": "augment",
+        "optimizer.name": "sgd",
+        "optimizer.learning_rate": 0.1,
+        "batch_size": 348,
+        "epochs": 1,
+        "monitor.every_epochs": 0.0,
+    }
+    arguments = [keras_file, tmp_path / "two", json.dumps(changes)]
+    result = subprocess.run(
+        [sys.executable, "-c", TWO_DEVICES, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "2 replica(s)" in result.stdout
+    posthoc.fit_kappa(keras_file, tmp_path / "one", config=tiny_config(), changes=changes)
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert_equal_weights(one, two, rtol=1e-5, atol=1e-5)
 
 
 def test_too_many_views_are_refused_before_anything_is_written(encoder, tmp_path):
     changes = {"fit_kappa.cache_views": 50, "data.memory_limit_gib": 0.01, **QUICK}
-    with pytest.raises(UserError, match=r"100 cached views of 1,397 images need .* --cache_views"):
-        training.fit_kappa(encoder, tmp_path / "run", changes=changes)
+    with pytest.raises(UserError, match=r"1,397 images with 100 cached views need .* cache_views"):
+        posthoc.fit_kappa(encoder, tmp_path / "run", changes=changes)
     assert not (tmp_path / "run").exists()

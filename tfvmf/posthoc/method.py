@@ -1,4 +1,4 @@
-"""A concentration for an encoder that is already trained, and stays as it is."""
+"""The method that trains a concentration head on a frozen encoder, and what its run keeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import ml_collections
 
-from tfvmf import methods
+from tfvmf import files, methods
+from tfvmf.errors import UserError
 from tfvmf.lazy import lazy_import
 from tfvmf.methods.base import Method, Objective, StepContext, Terms, ViewKind
 from tfvmf.settings import Setting
@@ -16,14 +17,15 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from tfvmf import data, models
-else:
-    tf, data, models = lazy_import("tensorflow", "tfvmf.data", "tfvmf.models")
-
-(frozen,) = lazy_import("tfvmf.training.frozen")
+    from tfvmf import data
+    from tfvmf.posthoc import foreign
+else:  # settings are read before TensorFlow is imported
+    tf, data, foreign = lazy_import("tensorflow", "tfvmf.data", "tfvmf.posthoc.foreign")
 
 KINDS = ("run", "keras", "saved_model", "features")
 INPUT_RANGES = ("0..1", "-1..1", "0..255")
+# Kinds of models that a run keeps a copy of, and the name of the copy in the run directory.
+_COPIES = {"keras": "encoder.keras", "saved_model": "encoder"}
 
 
 class FitKappa(Method):
@@ -32,8 +34,9 @@ class FitKappa(Method):
     For fixed directions their sum is smallest at kappa = 5 E[cos] (with the paper's weights): the
     head learns to predict how well a view's direction agrees with that of an ordinary view.
 
-    Views may be images, or vectors [B, F + d] that hold what `frozen_outputs` says of images:
-    `head_inputs` [B, F] and `mean_direction` [B, d], as `pack` joins them.
+    The encoder is that of a run, a model from elsewhere, or none (`takes` is `features`). Views
+    are what the encoder takes or, where `fit_kappa.cache_views` is set, vectors that `to_cache`
+    made of them.
     """
 
     section: ClassVar[str] = "fit_kappa"
@@ -54,7 +57,8 @@ class FitKappa(Method):
         self._wide, self.num_wide_views = self.num_wide_views, 0
         self._foreign = config.fit_kappa.kind != "run"
         self.takes = "features" if config.fit_kappa.kind == "features" else "images"
-        self._encoder = self._build()
+        self._encoder = self.build_encoder(concentration=True)
+        self._head = self._encoder.get_layer("concentration_head")
         if self._foreign:  # its weights are in a file of its own, not in the checkpoints
             self.models["concentration_head"] = self._head
         else:
@@ -70,8 +74,18 @@ class FitKappa(Method):
 
     @classmethod
     def locate(cls, config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
-        """Points the configuration to the copy of the model in the run directory."""
-        frozen.locate(config, workdir)
+        """Points a run's configuration to its copy of the model, which must be the fitted one."""
+        name = _COPIES.get(config.fit_kappa.kind)
+        if name is None:
+            return
+        path = workdir / name
+        if not path.exists():
+            raise UserError(f"{workdir}: its encoder, {path}, is missing")
+        if files.fingerprint(path) != config.fit_kappa.fingerprint:
+            raise UserError(
+                f"{workdir}: {path} is damaged, or not the encoder that the head was fitted to"
+            )
+        config.fit_kappa.model = str(path)
 
     @property
     def encoder(self) -> keras.Model:
@@ -80,12 +94,8 @@ class FitKappa(Method):
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """Those of the concentration head."""
+        """The variables of the concentration head."""
         return self._head.trainable_variables
-
-    @property
-    def _head(self) -> keras.Model:
-        return self._encoder.get_layer("concentration_head")
 
     def describe_encoder(self) -> str:
         """What the encoder is, for people."""
@@ -93,6 +103,31 @@ class FitKappa(Method):
             return super().describe_encoder()
         name = pathlib.Path(self.config.fit_kappa.model).name
         return f"{name} with a head of width {self.config.model.hidden}"
+
+    def build_encoder(self, *, concentration: bool) -> keras.Model:
+        """The encoder of a run's settings, a model from elsewhere, or a head without an encoder."""
+        config, frozen = self.config, self.config.fit_kappa
+        if not self._foreign:
+            return super().build_encoder(concentration=concentration)
+        head = {"hidden": config.model.hidden, "dropout": config.model.dropout}
+        if self.takes == "features":
+            return foreign.build_feature_encoder(
+                config.model.dimension, initial_concentration=self.initial_concentration, **head
+            )
+
+        def initial(dimension: int) -> float:
+            config.model.dimension = dimension  # which only the model knows
+            return self.initial_concentration
+
+        return foreign.build_foreign_encoder(
+            frozen.model,
+            frozen.kind,
+            feature_layer=frozen.feature_layer,
+            input_range=frozen.input_range,
+            level_layers=tuple(frozen.level_layers.split(",")) if frozen.level_layers else (),
+            initial_concentration=initial,
+            **head,
+        )
 
     def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:
         """Ordinary views, and wide ones where the head learns from them."""
@@ -108,40 +143,31 @@ class FitKappa(Method):
         return self.head_objective(views)
 
     def frozen_outputs(self, views: tf.Tensor) -> Terms:
-        """See `Method.frozen_outputs`; of vectors that were computed before, their two parts."""
-        if len(views.shape) == len(self._encoder.input.shape):
+        """See `Method.frozen_outputs`; of cached vectors, their two parts."""
+        if not self.config.fit_kappa.cache_views:
             return super().frozen_outputs(views)
         size = self._head.input.shape[-1]
         return {"head_inputs": views[:, :size], "mean_direction": views[:, size:]}
 
     @property
-    def packed(self) -> int:
-        """F + d, the length of what `pack` returns."""
+    def cached_size(self) -> int:
+        """F + d, the length of what `to_cache` returns."""
         return self._head.input.shape[-1] + self._encoder.output["mean_direction"].shape[-1]
 
-    def pack(self, views: tf.Tensor) -> tf.Tensor:
-        """Images [B, H, W, 3] -> vectors [B, F + d] that stand for them in training."""
-        parts = self.frozen_outputs(views)
+    def to_cache(self, views: tf.Tensor) -> tf.Tensor:
+        """Views [B, H, W, 3] -> vectors [B, F + d]: what the head sees, and the direction."""
+        parts = super().frozen_outputs(views)
         return tf.concat([parts["head_inputs"], parts["mean_direction"]], axis=1)
 
-    def _build(self) -> keras.Model:
-        """The encoder with a new concentration head."""
-        config = self.config
-        if not self._foreign:
-            return self.build_encoder(concentration=True)
-        head: dict[str, Any] = {
-            "hidden": config.model.hidden,
-            "initial_concentration": self.initial_concentration,
-            "dropout": config.model.dropout,
-        }
-        if self.takes == "features":
-            return models.build_feature_encoder(config.model.dimension, **head)
-        given = config.fit_kappa
-        return models.build_foreign_encoder(
-            given.model,
-            given.kind,
-            features=given.feature_layer,
-            input_range=given.input_range,
-            level_layers=tuple(given.level_layers.split(",")) if given.level_layers else (),
-            **head,
-        )
+
+def copy_into_run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+    """Copies the frozen model to the run directory, so that the run does not need the original."""
+    name = _COPIES.get(config.fit_kappa.kind)
+    if name is None:
+        return
+    try:
+        files.copy(pathlib.Path(config.fit_kappa.model), workdir / name)
+    except OSError as error:
+        raise UserError(
+            f"{workdir}: the encoder cannot be copied there: {error.strerror}"
+        ) from error

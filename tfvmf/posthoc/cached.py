@@ -1,0 +1,297 @@
+"""Training on vectors of views that were embedded once: an epoch takes seconds.
+
+The forward passes of a frozen encoder are nearly all the work of fitting a head to it. With cached
+views they are done once; a step then draws, for each image, among its views. Features that were
+cached elsewhere are the same, without the images.
+"""
+
+import contextlib
+import dataclasses
+import math
+import os
+from collections.abc import Callable
+
+import ml_collections
+import numpy as np
+import tensorflow as tf
+
+from tfvmf import counter_random, data
+from tfvmf.data import pipeline
+from tfvmf.data.base import choose_split
+from tfvmf.data.npz import Archive
+from tfvmf.errors import UserError
+from tfvmf.methods import Method
+from tfvmf.methods.base import ViewKind
+from tfvmf.posthoc.method import FitKappa
+from tfvmf.progress import Progress
+from tfvmf.training.inputs import (
+    Inputs,
+    augmentation_from_config,
+    image_inputs,
+    load_sources,
+    memory_limit,
+)
+from tfvmf.training.monitor import spread
+
+_BATCH = 250
+_GIB = 2**30
+
+Kind = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # images and seeds -> views
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedViews:
+    """Vectors of several views of each image.
+
+    Attributes:
+        array: float32 [N, ordinary + wide, D].
+        ordinary: Number of ordinary views of each image.
+        wide: Number of wide views (`WideViews`), which come after the ordinary ones.
+    """
+
+    array: np.ndarray
+    ordinary: int
+    wide: int
+
+    def reader(self) -> pipeline.Reader:
+        """Indices [B] -> `image` float32 [B, V, D], all cached views of these images."""
+        with tf.device("/cpu:0"):
+            table = tf.constant(self.array)
+        return lambda indices: {
+            "image": tf.gather(table, indices),
+            "label": tf.fill(tf.shape(indices), -1),
+        }
+
+
+def view_kinds(method: Method, *, ordinary: int, wide: int) -> list[ViewKind]:
+    """What a step draws of cached views, in the order that the method expects."""
+    kinds: list[ViewKind] = [(Draw(0, ordinary, method.num_views), method.num_views)]
+    if method.config.concentration.view_kind == "wide":
+        kinds.append((Draw(ordinary, wide, 1), 1))
+    return kinds
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """Draws views of an image out of its cached ones, each a different one.
+
+    Attributes:
+        first: Column of the first view to draw from.
+        views: Number of views to draw from.
+        count: Number of views drawn of each image, 1 or 2.
+    """
+
+    first: int
+    views: int
+    count: int
+
+    def __call__(self, vectors: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        """The drawn views, as a step of training asks for them.
+
+        Args:
+            vectors: [count * B, V, D], the same images `count` times.
+            seeds: int32 [count * B, 2].
+
+        Returns:
+            [count * B, D].
+        """
+        drawn = tf.split(counter_random.uniforms(seeds, 1)[:, 0], self.count)
+        columns = [_below(drawn[0], self.views)]
+        if self.count == 2:
+            columns.append((columns[0] + 1 + _below(drawn[1], self.views - 1)) % self.views)
+        return tf.gather(vectors, self.first + tf.concat(columns, axis=0), axis=1, batch_dims=1)
+
+
+def _below(uniform: tf.Tensor, limit: int) -> tf.Tensor:
+    """Integers [B] from 0 to limit - 1 out of numbers [B] in [0, 1)."""
+    return tf.minimum(tf.cast(uniform * limit, tf.int32), limit - 1)
+
+
+# ---- Views of a run's images, embedded when training starts.
+
+
+def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
+    """Views of the run's images, embedded once; the run is monitored on images as always."""
+    sources = load_sources(config)
+    images, source = image_inputs(config, sources), sources[0]
+    ordinary = config.fit_kappa.cache_views
+    wide = ordinary if config.concentration.view_kind == "wide" else 0
+    description = f"{source.size:,} images with {ordinary + wide} cached views"
+    embedded: list[CachedViews] = []
+
+    def check(method: Method) -> None:
+        assert isinstance(method, FitKappa)
+        _check_memory(
+            (source.size, ordinary + wide, method.cached_size),
+            memory_limit(config),
+            description,
+            "lower cache_views",
+        )
+
+    def prepare(method: Method) -> None:
+        assert isinstance(method, FitKappa)
+        embedded.append(embed_views(method, source, ordinary, wide))
+
+    return images._replace(
+        description=description,
+        reader=lambda: embedded[0].reader(),
+        views=lambda method: view_kinds(method, ordinary=ordinary, wide=wide),
+        check=check,
+        prepare=prepare,
+    )
+
+
+def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int) -> CachedViews:
+    """Embeds views of every image (`FitKappa.to_cache`).
+
+    The views are a function of the run's seed and of the image's index.
+    """
+    config = method.config
+    augmentation = augmentation_from_config(config)
+    vectors = np.empty((source.size, ordinary + wide, method.cached_size), np.float32)
+
+    def embedding(kind: Kind) -> Callable[..., tf.Tensor]:
+        @tf.function(reduce_retracing=True)
+        def embed(images: tf.Tensor, rows: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+            seeds = counter_random.example_seeds(config.seed, 0, rows, number)
+            return method.to_cache(kind(images, seeds))
+
+        return embed
+
+    embeds = [embedding(augmentation)] * ordinary
+    embeds += [embedding(data.WideViews(augmentation=augmentation))] * wide
+    # In a random order: a folder lists class after class, and wide views mix images of a batch.
+    order = np.random.default_rng(config.seed).permutation(source.size).astype(np.int32)
+    with Progress(source.size, unit="image", description="embedding views") as progress:
+        for rows in np.array_split(order, -(-source.size // _BATCH)):
+            images, places = tf.constant(source.take(rows)), tf.constant(rows)
+            for number, embed in enumerate(embeds):
+                vectors[rows, number] = embed(images, places, tf.constant(number))
+            progress.update(len(rows))
+    return CachedViews(vectors, ordinary, wide)
+
+
+# ---- Features that were cached elsewhere.
+
+
+def feature_inputs(config: ml_collections.ConfigDict) -> Inputs:
+    """Features that were cached elsewhere; the run is monitored on those of held-out images."""
+    path = config.fit_kappa.model
+    train, held_out = load_features(path, memory_limit=memory_limit(config))
+    count = train.ordinary + train.wide
+    return Inputs(
+        name=f"{os.path.basename(path)} (train)",
+        description=f"{len(train.array):,} images with {count} cached views",
+        size=len(train.array),
+        num_classes=0,
+        reader=train.reader,
+        views=lambda method: view_kinds(method, ordinary=train.ordinary, wide=train.wide),
+        monitor=lambda method: FeatureMonitor(method, held_out),
+    )
+
+
+class FeatureMonitor:
+    """Measures kappa on cached features of held-out images."""
+
+    def __init__(self, method: Method, features: CachedViews) -> None:
+        self._method, self._vectors = method, features.array[:, : features.ordinary]
+
+    def __call__(self) -> dict[str, float]:
+        """Mean and spread of kappa, spread of mu, and how far kappa is from what it estimates."""
+        count, views, length = self._vectors.shape
+        outputs = self._method.encoder(self._vectors.reshape(-1, length), training=False)
+        kappa = outputs["concentration"].numpy()
+        mu = outputs["mean_direction"].numpy().reshape(count, views, -1)
+        cosines = np.einsum("nvd,nwd->nvw", mu, mu)
+        others = (cosines.sum(axis=2) - 1.0) / (views - 1)  # of each view with the other views
+        values = {
+            "eval_kappa": float(kappa.mean()),
+            "eval_kappa_std": float(kappa.std()),
+            "eval_cosine": float(others.mean()),
+            **spread(mu.reshape(count * views, -1)),
+        }
+        with contextlib.suppress(ValueError):  # with weights that give kappa no scale
+            predicted = self._method.predicted_cosine(outputs["concentration"]).numpy()
+            values["eval_error"] = float(np.abs(predicted - others.ravel()).mean())
+        return values
+
+
+def inspect_cached_features(path: str | os.PathLike[str]) -> tuple[int, bool]:
+    """Length F of cached features, and whether there are wide views, without reading them."""
+    archive = Archive(os.fspath(path))
+    return _checked(archive, "features", least=2)[2], "wide" in archive.keys
+
+
+def load_features(
+    path: str | os.PathLike[str], *, memory_limit: int
+) -> tuple[CachedViews, CachedViews]:
+    """Reads cached features from a NumPy archive.
+
+    `features` [N, K, F]: features of K >= 2 ordinary views of each of N images. `wide` [N, W, F],
+    if it is there: features of views that are damaged in some way, of the same images.
+
+    Args:
+        path: The archive.
+        memory_limit: Bytes that each array may take as float32.
+
+    Returns:
+        Features to train on, and those of held-out images: one in ten, by a hash of its index.
+    """
+    archive = Archive(os.fspath(path))
+    parts = [_read(archive, "features", least=2, limit=memory_limit)]
+    if "wide" in archive.keys:
+        parts.append(_read(archive, "wide", least=1, limit=memory_limit))
+        shapes = [(len(part), part.shape[2]) for part in parts]
+        if shapes[0] != shapes[1]:
+            raise UserError(
+                f"{path}: 'features' are {list(parts[0].shape)} but 'wide' {list(parts[1].shape)}: "
+                "both need the same images and the same length"
+            )
+    ordinary, wide = parts[0].shape[1], parts[1].shape[1] if len(parts) > 1 else 0
+
+    def chosen(split: str) -> CachedViews:
+        rows = choose_split([str(row) for row in range(len(parts[0]))], split)
+        return CachedViews(np.concatenate([part[rows] for part in parts], axis=1), ordinary, wide)
+
+    return chosen("train"), chosen("test")
+
+
+def _checked(archive: Archive, key: str, *, least: int) -> tuple[int, ...]:
+    """The shape [N, V, F] of an array that can be used."""
+    where = f"{archive.path}: '{key}'"
+    if key not in archive.keys:
+        raise UserError(
+            f"{archive.path} has {archive.keys}: expected 'features' [images, views, length]"
+        )
+    shape, dtype = archive.header(key)
+    if len(shape) != 3 or shape[0] < 4 or shape[1] < least or shape[2] < 2:
+        raise UserError(
+            f"{where} has the shape {list(shape)}: expected [images, views, length], with at "
+            f"least 4 images, {least} view(s) and length 2"
+        )
+    if dtype.kind != "f":
+        raise UserError(f"{where} has the type {dtype}: expected floating-point numbers")
+    return shape
+
+
+def _read(archive: Archive, key: str, *, least: int, limit: int) -> np.ndarray:
+    """One array as float32 [N, V, F]; every vector is finite and has a direction."""
+    where = f"{archive.path}: '{key}'"
+    shape = _checked(archive, key, least=least)
+    _check_memory(shape, limit, where, "save fewer images or views")
+    values = archive.read(key).astype(np.float32)
+    bad = ~np.isfinite(values).all(axis=2) | (np.abs(values).max(axis=2) == 0)
+    if bad.any():
+        image, view = np.argwhere(bad)[0]
+        raise UserError(f"{where}: view {view} of image {image} is not finite, or all zeros")
+    return values
+
+
+def _check_memory(shape: tuple[int, ...], limit: int, where: str, remedy: str) -> None:
+    """Refuses float32 vectors of a shape that would take more than `limit` bytes."""
+    needed = 4 * math.prod(shape)
+    if needed > limit:
+        raise UserError(
+            f"{where} need {needed / _GIB:.1f} GiB of memory, more than "
+            f"--config.data.memory_limit_gib={limit / _GIB:g}: raise it, or {remedy}"
+        )
