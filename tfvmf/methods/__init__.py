@@ -1,10 +1,13 @@
 """Methods by name. A new one is a file and a line here; nothing here imports TensorFlow."""
 
+import contextlib
 import difflib
 import importlib
+import random
 from collections.abc import Iterator, MutableMapping
 
 import ml_collections
+import numpy as np
 
 from tfvmf.errors import UserError
 from tfvmf.methods.base import Method, Objective, StepContext
@@ -15,7 +18,15 @@ from tfvmf.methods.simsiam import SimSiam
 from tfvmf.methods.supervised import Supervised
 from tfvmf.methods.swav import SwAV
 
-__all__ = ["METHODS", "Method", "Objective", "StepContext", "build_method", "check_name"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "Objective",
+    "StepContext",
+    "build_method",
+    "building",
+    "check_name",
+]
 
 
 class Registry(MutableMapping[str, type[Method]]):
@@ -78,3 +89,23 @@ def build_method(config: ml_collections.ConfigDict, *, num_classes: int = 0) -> 
     """Builds the method that `config.method` names, with its models."""
     check_name(config.method)
     return METHODS[config.method](config, num_classes=num_classes)
+
+
+@contextlib.contextmanager
+def building(*, seed: int, precision: str = "float32") -> Iterator[None]:
+    """Models that are built inside draw their weights from a seed and compute in a precision.
+
+    The caller's random state and dtype policy are afterwards what they were.
+    """
+    import keras
+
+    states, policy = (random.getstate(), np.random.get_state()), keras.config.dtype_policy()
+    random.seed(seed)  # what Keras's initializers draw from
+    np.random.seed(seed)
+    keras.config.set_dtype_policy(precision)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(policy)
+        np.random.set_state(states[1])
+        random.setstate(states[0])
