@@ -38,7 +38,6 @@ SETTINGS: dict[str, Setting] = {
     "data.eval_split": Setting("test", "the split for monitor and suites"),
     "data.eval_source": Setting("", "labeled data for monitor and suites; empty: data.source"),
     "data.data_dir": Setting("", "where TFDS finds prepared data sets"),
-    "data.download": Setting(False, "download and prepare TFDS data sets that are not there"),
     "data.image_size": Setting(32, "height and width of images", low=8),
     "data.memory_limit_gib": Setting(2.0, "larger data sets are read from disk", low=0),
     # What each means in detail, and its bounds: tfvmf.data.Augmentation.

@@ -4,7 +4,7 @@
         --data_dir=DIR --directory=runs/kappa_study [--seeds=3]
 
 Embeds ordinary and wide views of training images once, then trains a concentration head for every
-row from these vectors, with the loss of `bin/fit_kappa`. Choices are made on the *validation*
+row from these vectors, with the loss of `tfvmf fit-kappa`. Choices are made on the *validation*
 shifts of `studies/kappa/shifts.py`, by
 
 - lower: the share of damaged images whose kappa is below that of the image itself, mean over shifts

@@ -93,3 +93,8 @@ def test_joint_training_with_wide_views(tmp_path):
 def test_the_encoders_own_directory_is_refused(encoder):
     with pytest.raises(UserError, match="the encoder's own"):
         posthoc.fit_kappa(encoder, encoder)
+
+
+def test_a_head_needs_a_model(tmp_path):
+    with pytest.raises(UserError, match="tfvmf fit-kappa MODEL"):
+        training.train(tiny_config(method="fit_kappa"), tmp_path / "run")

@@ -96,6 +96,9 @@ def load(
 def download(spec: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] = "") -> None:
     """Downloads and prepares a TFDS data set, unless it is there; other sources have nothing to do.
 
+    TFDS runs TensorFlow to encode images: set up devices before, or do this in another process, as
+    the programs do for `--download`.
+
     Args:
         spec: see `load`.
         data_dir: where TFDS data sets are prepared; by default TFDS's own folder.

@@ -6,15 +6,10 @@ strategy. The 50,000 images of CIFAR-10 take 5.2 s of processor time, 0.1 s of i
 7.4 s in batches of `tfds.as_numpy`, and 8.4 s of `tfds.data_source`, which needs ArrayRecord files.
 """
 
-import contextlib
 import difflib
 import itertools
 import os
-import pathlib
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -243,63 +238,16 @@ def open_builder(request: Request) -> Any:
     except tfds.core.DatasetNotFoundError as error:
         raise _not_found(request, known=False) from error
     except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{request.spec}: cannot be opened: {reason}") from error
+        raise UserError(f"{request.spec}: cannot be opened: {_line(error)}") from error
     if not request.download:
         raise _not_found(request, known=True)
-    _prepare(builder, request.spec, request.target, data_dir or "")
-    return tfds.builder(name, data_dir=data_dir)
-
-
-# Imports the module that registers the data set, prepares it, and writes what fails to a file.
-_PREPARE = """
-import importlib, pathlib, sys
-import tensorflow_datasets as tfds
-module, name, data_dir, failure = sys.argv[1:]
-try:
-    importlib.import_module(module)
-    tfds.builder(name, data_dir=data_dir or None).download_and_prepare()
-except Exception as error:
-    pathlib.Path(failure).write_text(str(error) or type(error).__name__)
-    sys.exit(1)
-"""
-
-
-def _prepare(builder: Any, spec: str, name: str, data_dir: str) -> None:
-    """Downloads and prepares a data set, with TFDS's own progress bar.
-
-    TFDS runs TensorFlow to encode images, so this takes a process of its own: devices can still be
-    set up afterwards. A data set that is defined in the running script is prepared in this one.
-    """
-    module = type(builder).__module__
-    reason = ""
-    if module == "__main__":
-        try:
-            builder.download_and_prepare()
-        except Exception as error:  # no network, no room, a download by hand, a changed file, ...
-            reason = str(error) or type(error).__name__
-    else:
-        with tempfile.TemporaryDirectory(prefix="tfvmf-") as scratch:
-            failure = pathlib.Path(scratch) / "failure"
-            command = [sys.executable, "-c", _PREPARE, module, name, data_dir, str(failure)]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            # Of a notebook, the standard error stream is not where people look.
-            shown = sys.stderr is sys.__stderr__
-            with subprocess.Popen(
-                command,
-                env=environment,
-                stdout=None if shown else subprocess.PIPE,
-                stderr=None if shown else subprocess.STDOUT,
-            ) as child:
-                while child.stdout and (part := child.stdout.read1()):  # type: ignore[attr-defined]
-                    sys.stderr.write(part.decode(errors="replace"))
-            if child.returncode:
-                reason = f"exit code {child.returncode}"
-                with contextlib.suppress(FileNotFoundError):  # it was killed
-                    reason = failure.read_text()
-    if reason:
-        line = " ".join(reason.split())[:300]
-        raise UserError(f"{spec}: cannot be downloaded and prepared: {line}")
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # no network, no room, a download by hand, a changed file, ...
+        raise UserError(
+            f"{request.spec}: cannot be downloaded and prepared: {_line(error)}"
+        ) from error
+    return builder
 
 
 def _not_found(request: Request, *, known: bool) -> UserError:
@@ -327,6 +275,10 @@ def _not_found(request: Request, *, known: bool) -> UserError:
     if close:
         advice = f"did you mean {' or '.join(close)}?"
     return UserError(f"'{request.spec}': unknown source; {advice}")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _split_info(request: Request, builder: Any) -> Any:

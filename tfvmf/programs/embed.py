@@ -1,8 +1,8 @@
-"""Embeds a folder of images, or other data, with a trained model.
+"""Embeds images: a folder of them, or a data set.
 
-  tfvmf embed runs/mine FOLDER --output=out.npz
-  tfvmf embed models/mine cifar10 --split=test --output=out.npz
+  tfvmf embed models/mine FOLDER --output=out.npz
   tfvmf embed models/mine FOLDER --output=out.npz --sort=kappa
+  tfvmf embed runs/mine mnist --output=out.npz --data_dir=DIR
 
 The file holds names, mean_direction, concentration and features; with a calibrated model, also
 confidence and accept. --sort=kappa draws out.png: the images from the least to the most certain.
@@ -24,11 +24,8 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         "data_dir",
         "download",
         model="a run directory, an export or a .keras file; required",
-        data="folder of images, at any depth, or digits, a TFDS name or npz:/path; required",
+        data="a folder of images, at any depth, or digits, a TFDS name, npz:/path; required",
         output="the .npz file to write; required",
-    )
-    flags.DEFINE_string(
-        "split", "all", "part of data that is not a folder: train, test, ...", flag_values=values
     )
     flags.DEFINE_enum(
         "sort", "", ["", "kappa"], "kappa: also draw a contact sheet", flag_values=values
@@ -51,7 +48,6 @@ def main(values: flags.FlagValues) -> None:
         values.model,
         values.data,
         values.output,
-        split=values.split,
         data_dir=values.data_dir,
         download=values.download,
         sort=values.sort,

@@ -101,7 +101,6 @@ def changes(values: flags.FlagValues) -> dict[str, object]:
         "seed": values.seed,
         "data.source": values.data,
         "data.data_dir": values.data_dir,
-        "data.download": values.download or None,
     }
     settings = config_flags.get_override_values(values["config"])
     return settings | {key: value for key, value in given.items() if value not in (None, "")}
@@ -120,7 +119,12 @@ def main(values: flags.FlagValues) -> None:
     config = cli.checked_config(values.config)
     cli.import_tensorflow()
     from tfvmf import posthoc
+    from tfvmf.training import run_directory
 
+    if values.download and model.suffix != ".npz":
+        loaded = run_directory.read(model)[0] if of_run else config
+        used = (values.data or loaded.data.source, loaded.data.eval_source)
+        cli.download(values, used, data_dir=loaded.data.data_dir)
     posthoc.fit_kappa(model, workdir, config=config, changes=changes(values))
     following = f"tfvmf evaluate {workdir}"
     if model.suffix == ".npz":

@@ -58,6 +58,8 @@ def main(values: flags.FlagValues) -> None:
     cli.choose(f"--budget={values.budget}", values.budget, BUDGETS)
     budget, seed = BUDGETS[values.budget], values.seed or 0
     name = budget.name + (f"-seed{seed}" if seed else "")
+    if not values.dry_run:
+        cli.download(values, (images.source for images in budget.sets))
     cli.import_tensorflow()
     from tfvmf.reproduction import execute
     from tfvmf.reproduction.plan import Workspace
@@ -66,7 +68,6 @@ def main(values: flags.FlagValues) -> None:
         budget=budget,
         directory=pathlib.Path(values.workdir or f"runs/reproduce/{name}"),
         data_dir=values.data_dir,
-        download=values.download,
         max_images=values.max_images,
         seed=seed,
         strategy=values.strategy,

@@ -29,7 +29,6 @@ class Workspace:
         budget: How much is spent.
         directory: Holds `runs/<name>`, the stand-ins in `data/`, and the outputs.
         data_dir: Directory of prepared TFDS data sets.
-        download: Whether to download and prepare those that are missing.
         max_images: Number of test images that are measured; 0 for the budget's number.
         seed: Seed of all runs.
         strategy: Strategy of all runs.
@@ -38,7 +37,6 @@ class Workspace:
     budget: Budget
     directory: pathlib.Path
     data_dir: str = ""
-    download: bool = False
     max_images: int = 0
     seed: int = 0
     strategy: str = "default"
@@ -63,7 +61,6 @@ class Workspace:
         config.update_from_flattened_dict(dict(run.changes))
         config.data.source = self.source(run.images)
         config.data.data_dir = self.data_dir
-        config.data.download = self.download
         config.seed = self.seed
         config.strategy = self.strategy
         config.ensemble.num_members = run.num_members

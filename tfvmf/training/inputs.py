@@ -77,7 +77,6 @@ def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> dat
         spec,
         split,
         data_dir=config.data.data_dir,
-        download=config.data.download,
         image_size=config.data.image_size,
         memory_limit=memory_limit(config),
     )

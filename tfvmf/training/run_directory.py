@@ -16,7 +16,7 @@ from tfvmf.errors import UserError
 from tfvmf.files import write_json
 
 # The same run on other devices, or with its data elsewhere, is the same run.
-FREE = ("strategy", "data.data_dir", "data.download", "data.memory_limit_gib")
+FREE = ("strategy", "data.data_dir", "data.memory_limit_gib")
 
 
 def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
@@ -110,7 +110,6 @@ def read(workdir: pathlib.Path) -> tuple[ml_collections.ConfigDict, dict[str, An
         config.update_from_flattened_dict(
             {RENAMED.get(key, key): value for key, value in stored.items()}
         )
-        config.data.download = False  # who loads a run asks for it again
     except FileNotFoundError:
         raise UserError(
             f"--workdir={workdir} is not a run directory (no config.json): train one with bin/train"
