@@ -10,8 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfvmf import data, inference, models, training
+from tfvmf import inference, models, training
 from tfvmf.config import flatten
+from tfvmf.data import Augmentation, Source, load_source
 from tfvmf.errors import UserError
 from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
 from tfvmf.evaluation.suites import NotApplicable, Options
@@ -59,17 +60,17 @@ class Subject:
     """
 
     encoder: keras.Model
-    train: data.Source
-    test: data.Source
+    train: Source
+    test: Source
     name: str = "encoder"
     description: str = ""
     members: tuple[keras.Model, ...] = ()
     probabilistic: bool = True
-    augmentation: data.Augmentation | None = None
+    augmentation: Augmentation | None = None
     classifier: keras.Model | None = None
     predicted_cosine: Callable[[tf.Tensor], tf.Tensor] | None = None
     kappa_note: str = ""
-    load: Callable[[str, str], data.Source] | None = None
+    load: Callable[[str, str], Source] | None = None
     trained_on: str = ""
     metrics: Sequence[Mapping[str, float]] = ()
     directory: str | pathlib.Path | None = None
@@ -100,7 +101,7 @@ class Subject:
         """The encoder as a function of uint8 images."""
         return self.keep("embedder", lambda: inference.Embedder(self.encoder))
 
-    def embed(self, source: data.Source, *, limit: int = 0) -> inference.Embeddings:
+    def embed(self, source: Source, *, limit: int = 0) -> inference.Embeddings:
         """The encoder's outputs on a source, or on its first `limit` images."""
         if source is self.train or source is self.test:
             return self.keep((id(source), limit), lambda: _apply(self.embedder, source, limit))
@@ -142,14 +143,12 @@ class Subject:
 
         return self.keep((Uncertainty, names, options.num_views, options.num_passes), make)
 
-    def measure(
-        self, source: data.Source, options: Options, *, limit: int = 0
-    ) -> dict[str, np.ndarray]:
+    def measure(self, source: Source, options: Options, *, limit: int = 0) -> dict[str, np.ndarray]:
         """All scores {name: [N]} of a source, or of its first `limit` images."""
         return _apply(self.uncertainty(options), source, limit)
 
     def main_score(
-        self, source: data.Source, embeddings: inference.Embeddings, options: Options
+        self, source: Source, embeddings: inference.Embeddings, options: Options
     ) -> np.ndarray:
         """The main score [N] of the first N images of a source, whose embeddings are known."""
         name = self.score(options).name
@@ -159,9 +158,9 @@ class Subject:
             return np.linalg.norm(embeddings["features"], axis=1)
         return self.measure(source, options, limit=len(embeddings["features"]))[name]
 
-    def open(self, source: str | data.Source, split: str = "test") -> data.Source:
+    def open(self, source: str | Source, split: str = "test") -> Source:
         """Further data by name; a source is returned as it is."""
-        if isinstance(source, data.Source):
+        if isinstance(source, Source):
             return source
         if self.load is None:
             raise UserError(f"{source}: the subject cannot load data by name: pass a source")
@@ -244,7 +243,29 @@ def subject_from_run(
     )
 
 
-class DeferredSource(data.Source):
+def subject_from_encoder(
+    encoder: keras.Model,
+    data: str,
+    *,
+    image_size: int,
+    data_dir: str | pathlib.Path = "",
+    **fields: Any,
+) -> Subject:
+    """An encoder from elsewhere and data by name, ready to be measured.
+
+    Args:
+        encoder: See `Subject`.
+        data: What to measure it on, as `data.load_source` takes it: its splits train and test.
+        image_size: Height and width of the images that it takes.
+        data_dir: Directory of TFDS data sets.
+        **fields: Further fields of `Subject`.
+    """
+    load = functools.partial(load_source, data_dir=str(data_dir), image_size=image_size)
+    train, test = (DeferredSource(load, data, split, image_size) for split in ("train", "test"))
+    return Subject(encoder=encoder, train=train, test=test, load=load, **fields)
+
+
+class DeferredSource(Source):
     """A source that is opened when more than its name and the size of its images is asked for.
 
     Args:
@@ -255,14 +276,14 @@ class DeferredSource(data.Source):
     """
 
     def __init__(
-        self, load: Callable[[str, str], data.Source], name: str, split: str, image_size: int
+        self, load: Callable[[str, str], Source], name: str, split: str, image_size: int
     ) -> None:
         self._load = load
         self.name, self.split = name, split
         self.image_shape = (image_size, image_size, 3)
 
     @functools.cached_property
-    def _opened(self) -> data.Source:
+    def _opened(self) -> Source:
         return self._load(self.name, self.split)
 
     def __getattr__(self, name: str) -> Any:
@@ -293,7 +314,7 @@ def _declared(method: Method) -> dict[str, Any]:
 
 
 def _apply(
-    function: Callable[[np.ndarray], dict[str, np.ndarray]], source: data.Source, limit: int
+    function: Callable[[np.ndarray], dict[str, np.ndarray]], source: Source, limit: int
 ) -> dict[str, np.ndarray]:
     """A function of uint8 images on the first `limit` of a source (0: on all)."""
     size = min(limit or source.size, source.size)

@@ -1,4 +1,4 @@
-"""Measures a trained run and writes tables and plots to <workdir>/eval.
+"""Measures a trained model and writes tables and plots: for a run to <workdir>/eval.
 
   tfvmf evaluate runs/digits-simclr_vmf
   tfvmf evaluate runs/mine --suite=cifar10c --data_dir=DIR
@@ -7,14 +7,11 @@
   tfvmf evaluate runs/mine --suite=ood --in_source=cifar10 --ood_sources=cifar100,mnist
   tfvmf evaluate runs/mine --suite=agreement --max_images=1000 --ood_sources=mnist
 
-MODEL, or --workdir, is the run; DATA is labeled data to measure it on, the run's own by default.
-
-Suites: curves (how training went), probe (what the features know), failure (is kappa lower where
-the probe errs?), ood (is it lower on foreign images? needs --ood_sources), cifar10c (does it fall
-as corruption grows?), projector (what lies near what?), agreement (how far is kappa from the
-agreement of views that it estimates? slow, not among all).
+MODEL, or --workdir, is a run, or the .keras file of an encoder, whose results go to NAME-eval
+beside it. DATA is labeled data to measure it on; by default what the run was judged on in training.
 """
 
+import pathlib
 from typing import Any
 
 from absl import flags
@@ -28,17 +25,23 @@ ARGUMENTS = ("model", "data")
 def define(values: flags.FlagValues, argv: list[str]) -> None:
     """Defines the flags."""
     del argv
+    from tfvmf import evaluation
+
     cli.define_shared(
         values,
         "checkpoint",
-        model="directory of a trained run; --workdir says the same",
+        model="directory of a trained run, or a .keras file; --workdir says the same",
         workdir=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
         data="labeled data to measure on; what the run is judged on by default",
         data_dir="where TFDS finds prepared data sets, if not where the run found them",
         max_images="how many test images, for a quick look; 0 for all",
     )
+    questions = (f"{name}: {text}" for name, text in evaluation.describe_suites().items())
     flags.DEFINE_string(
-        "suite", "all", "suites, separated by commas, or all (but agreement)", flag_values=values
+        "suite",
+        "all",
+        f"all, or some, separated by commas. {' '.join(questions)}",
+        flag_values=values,
     )
     flags.DEFINE_string(
         "score",
@@ -122,16 +125,41 @@ def main(values: flags.FlagValues) -> None:
         ood_sources=cli.listed(",".join(values.ood_sources)),
         supervised=_load_supervised(values),
     )
-    subject = evaluation.subject_from_run(
-        values.model or values.workdir or cli.DEFAULT_RUN,
-        checkpoint=values.checkpoint,
-        data=values.data,
-        data_dir=values.data_dir,
-    )
+    subject = _load_subject(values)
     if values.all_checkpoints:
         evaluation.along_training(subject, options)
+        print(f"\nalong training: {subject.directory_for('cifar10c')}")
     else:
         evaluation.evaluate(subject, values.suite, options)
+
+
+def _load_subject(values: flags.FlagValues) -> Any:
+    """What is measured: a run, or an encoder in a file."""
+    import tfvmf
+    from tfvmf import evaluation
+
+    model = values.model or values.workdir or cli.DEFAULT_RUN
+    path = pathlib.Path(model).expanduser()
+    if not path.exists() or (path / "config.json").is_file():
+        return evaluation.subject_from_run(
+            model, checkpoint=values.checkpoint, data=values.data, data_dir=values.data_dir
+        )
+    loaded = tfvmf.load(model, checkpoint=values.checkpoint)
+    encoder, size = loaded.encoder, loaded.card["image_size"]
+    if not values.data:
+        raise UserError(f"{model} names no data: expected DATA, labeled images to measure it on")
+    if size is None:
+        raise UserError(
+            f"{model} does not tell the size of its images: use tfvmf.evaluation.Subject in Python"
+        )
+    return evaluation.subject_from_encoder(
+        encoder,
+        values.data,
+        image_size=size,
+        data_dir=values.data_dir,
+        name=path.stem,
+        directory=path.with_name(f"{path.stem}-eval"),
+    )
 
 
 def _load_supervised(values: flags.FlagValues) -> Any:
