@@ -62,6 +62,12 @@ class Options:
     ood_sources: Sequence[str | Source] = ()
     supervised: Subject | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("scores", "ood_sources"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise ValueError(f"{name}={value!r}: expected a sequence, like ({value!r},)")
+
 
 class Headline(NamedTuple):
     """A number for the top of the report.
