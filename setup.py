@@ -23,9 +23,6 @@ setuptools.setup(
     install_requires=[
         "absl-py>=2.1",
         "importlib_resources",  # TFDS needs it to prepare data and does not say (its issue 11212)
-        # Of tensorflow-datasets, which forgets to ask for it (tensorflow/datasets#11212):
-        # `--download` fails without it.
-        "importlib_resources>=6",
         "keras>=3.12,<4",
         "markdown>=3.6",
         "matplotlib>=3.9",
