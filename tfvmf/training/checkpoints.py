@@ -244,8 +244,7 @@ def load_method(
     path = checkpoint or newest_intact(workdir, report=True)
     if path is None and config.ensemble.num_members > 1:
         raise UserError(
-            f"{workdir} is an ensemble: name one of its members, "
-            f"{run_directory.member(workdir, 0)}"
+            f"{workdir} is an ensemble: name one of its members, {run_directory.member(workdir, 0)}"
         )
     if path is None or not os.path.exists(f"{path}.index"):
         raise UserError(
