@@ -46,8 +46,8 @@ class EmbeddingModel:
     Attributes:
         path: The same.
         card: `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features`
-            (f), `calibration`, and the versions of `tfvmf` and `tensorflow` that saved it. None
-            stands for what the file does not tell.
+            (f), `calibration`, and the versions of `tfvmf` and `tensorflow`: those that wrote an
+            export, and for a run those of this process. None stands for what a file does not tell.
     """
 
     def __init__(
