@@ -1,10 +1,12 @@
 # Two commands do everything: `make demo` and `make test`. Both set up .venv first, once.
-PYTHON ?= python3.11
+# The first of these that is at least 3.11; make PYTHON=/path/to/python takes another.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
 
-.PHONY: setup demo test test-all bench lint format clean help
+.PHONY: setup demo test test-all bench lint resolve format clean help
 
 help:
 	@echo "make demo    train on the embedded digits, evaluate, export; show where the results are"
@@ -14,6 +16,7 @@ help:
 	@echo "             make bench BENCH=--sections=pipeline,limit measures a part"
 	@echo "make setup   create $(VENV) and install tfvmf in it (the others do it for you)"
 	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make resolve can the requirements be met on Python 3.11, 3.12 and 3.13? Installs nothing"
 	@echo "make format  ruff format, and its automatic fixes"
 	@echo "make clean   remove $(VENV) and caches (runs/ stays)"
 
@@ -21,7 +24,7 @@ setup: $(VENV)/.installed
 
 # The marker is newer than what it was made from: a second call installs nothing.
 $(VENV)/.installed: setup.py constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 not found: install it, or make PYTHON=/path/to/python3.11"; exit 2; }
+	@test -n "$(PYTHON)" || { echo "no Python of version 3.11 or later found: make PYTHON=/path/to/python"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (about 2 minutes, once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
@@ -52,6 +55,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+resolve: setup
+	$(BIN)/python tools/resolve.py
 
 format: setup
 	$(BIN)/ruff format .

@@ -2,7 +2,7 @@
 """Trains every self-supervised method alike and lays the results beside each other.
 
   .venv/bin/python benchmarks/methods.py
-  .venv/bin/python benchmarks/methods.py --config=configs/cifar10_cpu.py --methods=byol_vmf \
+  .venv/bin/python benchmarks/methods.py --config=cifar10_cpu --methods=byol_vmf \
       --train="--data_dir=DIR --config.epochs=5"
 
 Runs that are already finished are only read. Prints a Markdown table.
@@ -23,7 +23,7 @@ NAMES = ("simclr", "simsiam", "byol", "swav")
 CONFIG = flags.DEFINE_string("config", "configs/digits.py", "settings of all runs")
 METHODS = flags.DEFINE_list("methods", [n + v for n in NAMES for v in ("", "_vmf")], "which")
 WORKDIR = flags.DEFINE_string("workdir", "runs/methods", "parent of the run directories")
-TRAIN = flags.DEFINE_string("train", "", "more flags for bin/train")
+TRAIN = flags.DEFINE_string("train", "", "more flags for tfvmf train")
 
 
 def main(_: list[str]) -> None:

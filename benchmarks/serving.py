@@ -1,6 +1,6 @@
 """Latency of an exported model, by both signatures, beside the Keras model that it came from.
 
-    bin/export --workdir=RUN --output_dir=DIR --calibrate_on=test
+    tfvmf export RUN --output=DIR --calibrate_on=test
     .venv/bin/python benchmarks/serving.py --workdir=RUN --model=DIR [--repeats=200]
 
 No server and no network: what TensorFlow itself takes. `keras` calls the encoder as Python would,
@@ -22,7 +22,7 @@ from PIL import Image
 from tfvmf import inference, serving, training
 
 _WORKDIR = flags.DEFINE_string("workdir", "runs/demo", "the trained run")
-_MODEL = flags.DEFINE_string("model", "runs/demo/export", "what bin/export made of it")
+_MODEL = flags.DEFINE_string("model", "runs/demo/export", "what tfvmf export made of it")
 _REPEATS = flags.DEFINE_integer("repeats", 200, "measurements, interleaved", lower_bound=2)
 _BATCHES = (1, 8, 64)
 

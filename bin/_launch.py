@@ -13,6 +13,10 @@ def run(verb: str) -> None:
     if os.path.exists(python) and os.path.realpath(sys.prefix) != os.path.realpath(venv):
         os.execv(python, [python, *sys.argv])
     sys.path[0] = ROOT  # this checkout, whatever is installed
-    from tfvmf.programs import main
-
+    try:
+        from tfvmf.programs import cli, main  # noqa: F401
+    except ModuleNotFoundError as error:
+        advice = f"run `pip install {ROOT}`, or `make setup` for a .venv of its own"
+        sys.stderr.write(f"tfvmf {verb}: {sys.executable} has no {error.name}: {advice}\n")
+        sys.exit(2)
     sys.exit(main([verb, *sys.argv[1:]]))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Starts a multi-worker run on this machine: the same command several times, each with TF_CONFIG.
 
-  examples/multi_worker.py --workers=2 bin/train --strategy=multi_worker --workdir=runs/two
+  examples/multi_worker.py --workers=2 tfvmf train --strategy=multi_worker --workdir=runs/two
 
 For trying out what several machines would do; a machine with several GPUs is better served by
 --strategy=mirrored. Worker 0 writes to the terminal, the others to worker-1.log and so on in

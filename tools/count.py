@@ -9,7 +9,9 @@ runs no Python). It is measured, not listed: one epoch on the embedded digits is
 """
 
 import ast
+import importlib
 import pathlib
+import pkgutil
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -60,6 +62,11 @@ def flag_names(paths: Iterable[pathlib.Path]) -> list[str]:
 def train_step_files(root: pathlib.Path) -> list[pathlib.Path]:
     """The files on the path of one train step of the default run."""
     sys.path.insert(0, str(root))
+    import tfvmf
+
+    for module in pkgutil.walk_packages(tfvmf.__path__, "tfvmf."):  # not while it is watched
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
     from tfvmf import training
     from tfvmf.config import default_config
 

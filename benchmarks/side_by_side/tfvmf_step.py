@@ -48,7 +48,7 @@ def train_step(
     """A function that takes so many training steps on one batch that lies in memory.
 
     Args:
-        method: As of `bin/train`.
+        method: As of `tfvmf train`.
         augmented: Whether views are made in the step, as in training; else they are there already.
         changes: Dotted settings.
         **problem: As of `Problem`.

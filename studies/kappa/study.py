@@ -4,7 +4,7 @@
         --data_dir=DIR --directory=runs/kappa_study [--seeds=3]
 
 Embeds ordinary and wide views of training images once, then trains a concentration head for every
-row from these vectors, with the loss of `bin/fit_kappa`. Choices are made on the *validation*
+row from these vectors, with the loss of `tfvmf fit-kappa`. Choices are made on the *validation*
 shifts of `studies/kappa/shifts.py`, by
 
 - lower: the share of damaged images whose kappa is below that of the image itself, mean over shifts
@@ -44,8 +44,8 @@ from studies.kappa.vectors import Embedding, Vectors, collect
 from tfvmf import losses, models
 from tfvmf.data.corruptions import CORRUPTIONS
 from tfvmf.data.wide import DEFAULT_KINDS, KINDS
-from tfvmf.evaluation.correlation import correlate
-from tfvmf.evaluation.ood_scores import detection
+from tfvmf.evaluation.suites.cifar10c import correlate
+from tfvmf.evaluation.suites.ood import detection
 from tfvmf.models import resnet
 from tfvmf.training.checkpoints import load_method
 

@@ -46,10 +46,10 @@ def test_a_saved_model_without_a_signature_is_called(tmp_path):
     for training_mode in (True, False):
         module.__call__.get_concrete_function(spec, training=training_mode)
     tf.saved_model.save(module, tmp_path / "twice", signatures={})
-    encoder = posthoc.build_foreign_encoder(tmp_path / "twice", "saved_model", hidden=4)
+    model = posthoc.load_frozen(tmp_path / "twice", "saved_model")
     images = np.random.default_rng(0).uniform(size=(3, 5, 5, 3)).astype(np.float32)
     expected = images.mean(axis=(1, 2)) @ module.weights.numpy()
-    np.testing.assert_allclose(encoder(images)["features"], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model(images)["features"], expected, rtol=1e-4, atol=1e-5)
 
 
 def sequential_cnn():
@@ -69,9 +69,8 @@ def sequential_cnn():
 def test_a_sequential_model_is_an_encoder(tmp_path, rng, name):
     model = sequential_cnn()
     model.save(tmp_path / "mine.keras")
-    encoder = posthoc.build_foreign_encoder(
-        tmp_path / "mine.keras", "keras", feature_layer=name, hidden=4
-    )
+    frozen = posthoc.load_frozen(tmp_path / "mine.keras", "keras", feature_layer=name)
+    encoder = posthoc.add_head(frozen, hidden=4)
     images = rng.uniform(size=(3, 10, 10, 3)).astype(np.float32)
     expected = images
     for layer in model.layers:
@@ -84,6 +83,15 @@ def test_a_sequential_model_is_an_encoder(tmp_path, rng, name):
     np.testing.assert_allclose(found["features"], expected, rtol=1e-4, atol=1e-5)
     unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(found["mean_direction"], unit, rtol=1e-4, atol=1e-5)
+    assert found["concentration"].shape == (3,)
+
+
+def test_a_layer_is_named_before_others_if_it_was_nearly_meant(tmp_path):
+    layers = [keras.layers.ReLU(name=f"relu_{number}") for number in range(30)]
+    layers += [keras.layers.GlobalAveragePooling2D(name="global_pool_1"), keras.layers.Dense(3)]
+    keras.Sequential([keras.Input((8, 8, 3)), *layers]).save(tmp_path / "deep.keras")
+    with pytest.raises(UserError, match=r"it has global_pool_1, .* \(32 in all\)"):
+        build(tmp_path / "deep.keras", {"fit_kappa.feature_layer": "global_pool"})
 
 
 def test_a_model_inside_a_model_is_no_layer(tmp_path):

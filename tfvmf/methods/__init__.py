@@ -1,12 +1,15 @@
 """Methods by name. A new one is a file and a line here; nothing here imports TensorFlow."""
 
+import contextlib
 import difflib
-import importlib
-from collections.abc import Iterator, MutableMapping
+import random
+from collections.abc import Iterator
 
 import ml_collections
+import numpy as np
 
 from tfvmf.errors import UserError
+from tfvmf.lazy import Registry
 from tfvmf.methods.base import Method, Objective, StepContext
 from tfvmf.methods.byol import BYOL
 from tfvmf.methods.mc_infonce import MCInfoNCE
@@ -15,33 +18,15 @@ from tfvmf.methods.simsiam import SimSiam
 from tfvmf.methods.supervised import Supervised
 from tfvmf.methods.swav import SwAV
 
-__all__ = ["METHODS", "Method", "Objective", "StepContext", "build_method", "check_name"]
-
-
-class Registry(MutableMapping[str, type[Method]]):
-    """Classes by name; one given as "module:Class" is imported when it is first asked for."""
-
-    def __init__(self, **entries: type[Method] | str) -> None:
-        self._entries = dict(entries)
-
-    def __getitem__(self, name: str) -> type[Method]:
-        entry = self._entries[name]
-        if isinstance(entry, str):
-            module, _, attribute = entry.partition(":")
-            entry = self._entries[name] = getattr(importlib.import_module(module), attribute)
-        return entry
-
-    def __setitem__(self, name: str, entry: type[Method] | str) -> None:
-        self._entries[name] = entry
-
-    def __delitem__(self, name: str) -> None:
-        del self._entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+__all__ = [
+    "METHODS",
+    "Method",
+    "Objective",
+    "StepContext",
+    "build_method",
+    "building",
+    "check_name",
+]
 
 
 def plain(method: type[Method]) -> type[Method]:
@@ -49,7 +34,7 @@ def plain(method: type[Method]) -> type[Method]:
     return type(method.__name__, (method,), {"probabilistic": False, "__doc__": method.__doc__})
 
 
-METHODS = Registry(
+METHODS: Registry[type[Method]] = Registry(
     simclr=plain(SimCLR),
     simclr_vmf=SimCLR,
     simsiam=plain(SimSiam),
@@ -78,3 +63,23 @@ def build_method(config: ml_collections.ConfigDict, *, num_classes: int = 0) -> 
     """Builds the method that `config.method` names, with its models."""
     check_name(config.method)
     return METHODS[config.method](config, num_classes=num_classes)
+
+
+@contextlib.contextmanager
+def building(*, seed: int, precision: str = "float32") -> Iterator[None]:
+    """Models that are built inside draw their weights from a seed and compute in a precision.
+
+    The caller's random state and dtype policy are afterwards what they were.
+    """
+    import keras
+
+    states, policy = (random.getstate(), np.random.get_state()), keras.config.dtype_policy()
+    random.seed(seed)  # what Keras's initializers draw from
+    np.random.seed(seed)
+    keras.config.set_dtype_policy(precision)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(policy)
+        np.random.set_state(states[1])
+        random.setstate(states[0])

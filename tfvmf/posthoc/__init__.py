@@ -6,12 +6,12 @@ from typing import Any
 # Imported when first used: the settings of `FitKappa` are read without TensorFlow.
 _MODULES = {
     "FitKappa": "method",
-    "build_feature_encoder": "foreign",
-    "build_foreign_encoder": "foreign",
+    "add_head": "foreign",
     "fit_kappa": "kappa",
+    "load_frozen": "foreign",
 }
 
-__all__ = ["FitKappa", "build_feature_encoder", "build_foreign_encoder", "fit_kappa"]
+__all__ = ["FitKappa", "add_head", "fit_kappa", "load_frozen"]
 
 
 def __getattr__(name: str) -> Any:

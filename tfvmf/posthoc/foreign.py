@@ -4,6 +4,7 @@ Nothing of a file is run as Python: `.keras` files are loaded in Keras's safe mo
 is a graph.
 """
 
+import difflib
 import math
 import os
 import pathlib
@@ -17,8 +18,7 @@ from keras import layers
 
 from tfvmf.errors import UserError
 from tfvmf.models import Levels, build_concentration_head
-
-RANGES = {"0..1": (0.0, 1.0), "-1..1": (-1.0, 1.0), "0..255": (0.0, 255.0)}
+from tfvmf.posthoc.method import RANGES
 
 _OBVIOUS = ("features", "mean_direction")  # outputs that are the features unless another is named
 _LEVEL = "level:"  # starts the names of what the concentration head sees
@@ -27,18 +27,15 @@ _SHOWN = 12  # names in a message
 # ---- The encoder.
 
 
-def build_foreign_encoder(
+def load_frozen(
     path: str | os.PathLike[str],
     kind: str,
     *,
     feature_layer: str = "",
     input_range: str = "",
     level_layers: tuple[str, ...] = (),
-    hidden: int = 512,
-    initial_concentration: Callable[[int], float] = lambda dimension: math.log(2.0),
-    dropout: float = 0.0,
 ) -> keras.Model:
-    """Builds an encoder like `build_encoder`'s around a model that stays as it is.
+    """Loads a model that was trained elsewhere and stays as it is.
 
     Args:
         path: The model.
@@ -49,22 +46,22 @@ def build_foreign_encoder(
         input_range: The range of pixels that the model expects, one of `RANGES`; "" for the usual
             one of its input's type (`Pixels`).
         level_layers: Names of outputs, or of layers of a Keras model, with maps [B, H, W, C]: what
-            the concentration head sees instead of the features.
-        hidden: Width of the concentration head.
-        initial_concentration: Dimension d of the directions -> kappa of an untrained head
-            (`build_concentration_head`).
-        dropout: Dropout of the concentration head.
+            a concentration head is to see instead of the features (`Levels`).
 
     Returns:
-        A Keras model from float images [B, H, W, 3] in [0, 1] to a dictionary of float32
-        `features` [B, F], `mean_direction` [B, d] (the model's own output of that name, otherwise
-        the features, scaled to unit length) and `concentration` [B].
+        A Keras model from float images [B, H, W, 3] in [0, 1] to float32 `features` [B, F],
+        `mean_direction` [B, d] (the model's own output of that name, otherwise the features,
+        scaled to unit length) and `head_inputs`, for `add_head`.
 
     Raises:
         UserError: The model cannot be read, or has no such output.
     """
-    chosen = {f"{_LEVEL}{name}": name for name in level_layers}
-    trunk = _LOADERS[kind](pathlib.Path(path), feature_layer, chosen)
+    inputs, named, tensor = _LOADERS[kind](pathlib.Path(path))
+    picked = {"features": tensor(feature_layer or _obvious(named, path), "feature_layer")}
+    if "mean_direction" in named:
+        picked["mean_direction"] = named["mean_direction"]
+    picked |= {f"{_LEVEL}{name}": tensor(name, "level_layers") for name in level_layers}
+    trunk = keras.Model(inputs, picked, name="trunk")
     trunk.trainable = False
     images = keras.Input((None, None, 3), name="images")
     pixels = Pixels(trunk.input.shape, trunk.input.dtype, input_range, name="pixels")
@@ -81,41 +78,56 @@ def build_foreign_encoder(
                 "name layers with maps [N, H, W, C]"
             )
     seen = Levels(name="levels", dtype="float32")(maps) if maps else vectors
-    initial = initial_concentration(direction.shape[-1])
-    return _with_head(images, vectors, direction, seen, hidden, initial, dropout)
+    return _frozen(images, vectors, direction, seen)
 
 
-def build_feature_encoder(
-    size: int,
+def frozen_features(size: int) -> keras.Model:
+    """The same for features [B, size] that were computed elsewhere: features in, no images."""
+    features = keras.Input((size,), name="features")
+    return _frozen(features, features, features, features)
+
+
+def _frozen(
+    inputs: keras.KerasTensor,
+    features: keras.KerasTensor,
+    direction: keras.KerasTensor,
+    seen: keras.KerasTensor,
+) -> keras.Model:
+    unit = layers.UnitNormalization(name="mean_direction", dtype="float32")(direction)
+    outputs = {"features": features, "mean_direction": unit, "head_inputs": seen}
+    return keras.Model(inputs, outputs, name="frozen")
+
+
+def add_head(
+    frozen: keras.Model,
     *,
     hidden: int = 512,
     initial_concentration: float = math.log(2.0),
     dropout: float = 0.0,
 ) -> keras.Model:
-    """Builds features [B, size] -> the outputs of an encoder, for features made elsewhere."""
-    features = keras.Input((size,), name="features")
-    return _with_head(
-        features, features, features, features, hidden, initial_concentration, dropout
-    )
+    """The encoder of a frozen model (`load_frozen`) with a new concentration head.
 
+    Args:
+        frozen: The model.
+        hidden: Width of the head.
+        initial_concentration: Scale of kappa (`build_concentration_head`).
+        dropout: Dropout of the head.
 
-def _with_head(
-    inputs: keras.KerasTensor,
-    features: keras.KerasTensor,
-    direction: keras.KerasTensor,
-    seen: keras.KerasTensor,
-    hidden: int,
-    initial: float,
-    dropout: float,
-) -> keras.Model:
-    """The model from inputs to the three outputs, with a new head on what it sees."""
+    Returns:
+        A Keras model from what `frozen` takes to the outputs of `models.build_encoder`: `features`,
+        `mean_direction` and `concentration`.
+    """
+    outputs = dict(frozen.output)
+    seen = outputs.pop("head_inputs")
     # The scale of foreign features is unknown, and may differ from one to the next.
     head = build_concentration_head(
-        seen.shape[-1], hidden=hidden, initial=initial, dropout=dropout, input_norm=True
+        seen.shape[-1],
+        hidden=hidden,
+        initial=initial_concentration,
+        dropout=dropout,
+        input_norm=True,
     )
-    unit = layers.UnitNormalization(name="mean_direction", dtype="float32")(direction)
-    outputs = {"features": features, "mean_direction": unit, "concentration": head(seen)}
-    return keras.Model(inputs, outputs, name="encoder")
+    return keras.Model(frozen.input, {**outputs, "concentration": head(seen)}, name="encoder")
 
 
 def _pooled(value: keras.KerasTensor, where: str, name: str) -> keras.KerasTensor:
@@ -208,17 +220,19 @@ class Pixels(layers.Layer):
         }
 
 
-# ---- Its file, as a Keras model with the outputs that are asked for.
+# ---- Its file.
+
+# Input and named outputs of a model, and a function that finds a tensor by its name; the function's
+# second argument is the setting that names it.
+Loaded = tuple[
+    keras.KerasTensor,
+    dict[str, keras.KerasTensor],
+    Callable[[str, str], keras.KerasTensor],
+]
 
 
-def _load_keras(path: pathlib.Path, features: str, chosen: dict[str, str]) -> keras.Model:
-    """A `.keras` file, from pixels to `features`, `mean_direction` if it has that, and `chosen`.
-
-    Args:
-        path: The file.
-        features: Name of an output or of a layer, or "" for the obvious output.
-        chosen: {name in the result: name of an output or of a layer}.
-    """
+def _load_keras(path: pathlib.Path) -> Loaded:
+    """A `.keras` file: its outputs and its layers have names."""
     if not zipfile.is_zipfile(path):
         raise UserError(f"{path} is damaged, or no Keras file (model.save('name.keras'))")
     try:
@@ -243,7 +257,7 @@ def _load_keras(path: pathlib.Path, features: str, chosen: dict[str, str]) -> ke
         if not found:
             raise UserError(
                 f"{setting}={name}: {path} has no such output or layer: it has "
-                f"{_listed([*outputs, *(layer.name for layer in model.layers)])}"
+                f"{_listed([*outputs, *(layer.name for layer in model.layers)], near=name)}"
             )
         if isinstance(found[0], keras.Model):  # its output belongs to a graph of its own
             raise UserError(
@@ -257,11 +271,11 @@ def _load_keras(path: pathlib.Path, features: str, chosen: dict[str, str]) -> ke
             raise UserError(f"{setting}={name}: the layer has several outputs")
         return output
 
-    return _trunk(path, inputs[0], outputs, features, chosen, tensor)
+    return inputs[0], outputs, tensor
 
 
-def _load_saved_model(path: pathlib.Path, features: str, chosen: dict[str, str]) -> keras.Model:
-    """The same for a SavedModel: its signature `serving_default`, its only one, or its call."""
+def _load_saved_model(path: pathlib.Path) -> Loaded:
+    """A SavedModel: its signature `serving_default`, its only one, or its call."""
     try:
         loaded = tf.saved_model.load(str(path))
     except Exception as error:
@@ -280,34 +294,20 @@ def _load_saved_model(path: pathlib.Path, features: str, chosen: dict[str, str])
             )
         return outputs[name]
 
-    return _trunk(path, inputs, outputs, features, chosen, tensor)
+    return inputs, outputs, tensor
 
 
 _LOADERS = {"keras": _load_keras, "saved_model": _load_saved_model}
 
 
-def _trunk(
-    path: pathlib.Path,
-    inputs: keras.KerasTensor,
-    outputs: dict[str, keras.KerasTensor],
-    features: str,
-    chosen: dict[str, str],
-    tensor: Callable[[str, str], keras.KerasTensor],
-) -> keras.Model:
-    """The model of what was asked for; `tensor` finds the value of a setting by its name."""
-    if not features:
-        obvious = list(outputs) if len(outputs) == 1 else [n for n in _OBVIOUS if n in outputs]
-        if not obvious:
-            raise UserError(
-                f"{path} has the outputs {_listed(list(outputs))}: choose one with "
-                "feature_layer=NAME"
-            )
-        features = obvious[0]
-    picked = {"features": tensor(features, "feature_layer")}
-    if "mean_direction" in outputs:
-        picked["mean_direction"] = outputs["mean_direction"]
-    picked |= {key: tensor(name, "level_layers") for key, name in chosen.items()}
-    return keras.Model(inputs, picked, name="trunk")
+def _obvious(outputs: dict[str, keras.KerasTensor], path: str | os.PathLike[str]) -> str:
+    """The name of the output that is the features when nobody says which."""
+    names = list(outputs) if len(outputs) == 1 else [n for n in _OBVIOUS if n in outputs]
+    if not names:
+        raise UserError(
+            f"{path} has the outputs {_listed(list(outputs))}: choose one with feature_layer=NAME"
+        )
+    return names[0]
 
 
 class SavedFunction(layers.Layer):
@@ -392,9 +392,9 @@ def _named_outputs(model: keras.Model) -> dict[str, keras.KerasTensor]:
     return dict(zip(model.output_names, model.outputs, strict=True))
 
 
-def _listed(names: list[str]) -> str:
-    """Names for a message, not too many."""
-    unique = list(dict.fromkeys(names))
+def _listed(names: list[str], near: str = "") -> str:
+    """Names for a message, not too many; those that are most like `near` come first."""
+    unique = list(dict.fromkeys([*difflib.get_close_matches(near, names), *names]))
     more = f", ... ({len(unique)} in all)" if len(unique) > _SHOWN else ""
     return ", ".join(unique[:_SHOWN]) + more if unique else "none"
 

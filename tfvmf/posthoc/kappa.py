@@ -50,13 +50,14 @@ def fit_kappa(
         changes: Dotted settings in which the result differs from the model's run or from
             `config`, and from what is best for a head (`fit_config`): 2 epochs of Adam, wide views,
             all levels of a run. Those of a model from elsewhere are `fit_kappa.feature_layer`,
-            `.input_range` and `.level_layers` (`build_foreign_encoder`).
+            `.input_range` and `.level_layers` (`foreign.load_frozen`).
         logical_devices: See `strategies.make_strategy`.
 
     Returns:
         The last measured values, as `train` does.
     """
-    model, workdir = pathlib.Path(model), pathlib.Path(workdir)
+    model = pathlib.Path(model).expanduser()
+    workdir = pathlib.Path(workdir).expanduser()
     if model.resolve() == workdir.resolve():
         raise UserError(f"workdir={workdir} is the encoder's own: choose another")
     settings = fit_config(model, changes or {}, config)

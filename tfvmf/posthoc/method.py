@@ -23,7 +23,7 @@ else:  # settings are read before TensorFlow is imported
     tf, data, foreign = lazy_import("tensorflow", "tfvmf.data", "tfvmf.posthoc.foreign")
 
 KINDS = ("run", "keras", "saved_model", "features")
-INPUT_RANGES = ("0..1", "-1..1", "0..255")
+RANGES = {"0..1": (0.0, 1.0), "-1..1": (-1.0, 1.0), "0..255": (0.0, 255.0)}  # of pixels
 # Kinds of models that a run keeps a copy of, and the name of the copy in the run directory.
 _COPIES = {"keras": "encoder.keras", "saved_model": "encoder"}
 
@@ -46,7 +46,7 @@ class FitKappa(Method):
         "method": Setting("", "the method that trained it, if it is a run"),
         "fingerprint": Setting("", "of the file; the run directory keeps a copy of the model"),
         "feature_layer": Setting("", "the output that is the features; empty: the obvious one"),
-        "input_range": Setting("", "of the pixels that it expects", choices=("", *INPUT_RANGES)),
+        "input_range": Setting("", "of the pixels that it expects", choices=("", *RANGES)),
         "level_layers": Setting("", "layers whose maps the head sees, separated by commas"),
         "cache_views": Setting(0, "views per image that are embedded once; 0: new ones", low=0),
     }
@@ -63,6 +63,12 @@ class FitKappa(Method):
             self.models["concentration_head"] = self._head
         else:
             self.models["encoder"] = self._encoder
+
+    @classmethod
+    def check(cls, config: ml_collections.ConfigDict) -> None:
+        """Refuses to train a head on nothing."""
+        if config.method == "fit_kappa" and not config.fit_kappa.model:
+            raise UserError("--method=fit_kappa needs a model: use tfvmf fit-kappa MODEL")
 
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -109,24 +115,23 @@ class FitKappa(Method):
         config, frozen = self.config, self.config.fit_kappa
         if not self._foreign:
             return super().build_encoder(concentration=concentration)
-        head = {"hidden": config.model.hidden, "dropout": config.model.dropout}
         if self.takes == "features":
-            return foreign.build_feature_encoder(
-                config.model.dimension, initial_concentration=self.initial_concentration, **head
+            model = foreign.frozen_features(config.model.dimension)
+        else:
+            levels = frozen.level_layers
+            model = foreign.load_frozen(
+                frozen.model,
+                frozen.kind,
+                feature_layer=frozen.feature_layer,
+                input_range=frozen.input_range,
+                level_layers=tuple(levels.split(",")) if levels else (),
             )
-
-        def initial(dimension: int) -> float:
-            config.model.dimension = dimension  # which only the model knows
-            return self.initial_concentration
-
-        return foreign.build_foreign_encoder(
-            frozen.model,
-            frozen.kind,
-            feature_layer=frozen.feature_layer,
-            input_range=frozen.input_range,
-            level_layers=tuple(frozen.level_layers.split(",")) if frozen.level_layers else (),
-            initial_concentration=initial,
-            **head,
+        config.model.dimension = model.output["mean_direction"].shape[-1]
+        return foreign.add_head(
+            model,
+            hidden=config.model.hidden,
+            initial_concentration=self.initial_concentration,
+            dropout=config.model.dropout,
         )
 
     def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:

@@ -11,7 +11,7 @@ VERBS = {
     "train": "train an encoder without labels: images to directions and concentrations",
     "evaluate": "measure a trained run; write tables, plots and a report",
     "export": "write a trained run as a model for TensorFlow Serving",
-    "embed": "embed a folder of images with an exported model",
+    "embed": "embed a folder of images, or a data set",
     "fit-kappa": "fit a concentration head to an encoder that stays as it is",
     "reproduce": "make a table or figure of the paper",
 }

@@ -3,8 +3,11 @@
 import difflib
 import os
 import pathlib
+import re
+import subprocess
 import sys
 import textwrap
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, Protocol
 
@@ -25,6 +28,7 @@ _SHARED: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "model": (flags.DEFINE_string, "", "a run directory, an export or a .keras file"),
     "data": (flags.DEFINE_string, "", "digits, a TFDS name, folder:/path or npz:/path"),
     "data_dir": (flags.DEFINE_string, "", "where TFDS finds prepared data sets"),
+    "download": (flags.DEFINE_bool, False, "download and prepare TFDS data sets that are missing"),
     "workdir": (flags.DEFINE_string, "", "run directory"),
     "output": (flags.DEFINE_string, "", "file or directory to write"),
     "checkpoint": (flags.DEFINE_string, "", "one of the run's checkpoints; the newest by default"),
@@ -73,7 +77,7 @@ def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
             _parse(values, argv, program.ARGUMENTS)
             program.main(values)
         except UserError as error:
-            return complain(name, str(error))
+            return complain(name, _with_flag(values, str(error)))
         except KeyboardInterrupt:
             return complain(name, "stopped", code=130)
         except Exception as error:
@@ -150,6 +154,17 @@ def listed(value: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
+def short_name(source: str) -> str:
+    """A word for a source of images, as it may stand in the name of a directory.
+
+    >>> short_name("folder:/data/birds"), short_name("mnist_corrupted/fog:1.0.0")
+    ('birds', 'mnist_corrupted_fog')
+    """
+    scheme, _, target = source.partition(":")
+    name = pathlib.Path(target).stem if scheme in ("folder", "npz") else scheme
+    return re.sub(r"\W+", "_", target if scheme == "tfds" else name).strip("_")
+
+
 def define_shared(values: flags.FlagValues, *names: str, **described: str) -> None:
     """Defines flags that several programs have.
 
@@ -199,6 +214,46 @@ def checked_config(config: ml_collections.ConfigDict) -> ml_collections.ConfigDi
     return config
 
 
+def download(values: flags.FlagValues, sources: Iterable[str], *, data_dir: str = "") -> None:
+    """With `--download`, downloads and prepares the TFDS data sets that are not there.
+
+    In a process of its own: preparing runs TensorFlow, which fixes its devices and threads for the
+    rest of a process.
+
+    Args:
+        values: Flags, with `--download` and `--data_dir`.
+        sources: What will be loaded, as `tfvmf.data.load_source` takes it; empty names are skipped.
+        data_dir: Where, unless `--data_dir` says.
+    """
+    wanted = [source for source in dict.fromkeys(sources) if source]
+    if not values.download or not wanted:
+        return
+    code = "import sys; from tfvmf.programs import cli; sys.exit(cli.prepare(sys.argv[1:]))"
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    result = subprocess.run(
+        [sys.executable, "-c", code, values.data_dir or data_dir, *wanted],
+        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"},
+        check=False,
+    )
+    if result.returncode:
+        sys.exit(result.returncode)
+
+
+def prepare(arguments: Sequence[str]) -> int:
+    """What the process of `download` does: `arguments` are data_dir and sources."""
+
+    def main(values: flags.FlagValues) -> None:
+        del values
+        import_tensorflow()
+        from tfvmf import data
+
+        for source in arguments[1:]:
+            data.download(source, data_dir=arguments[0])
+
+    program = types.SimpleNamespace(ARGUMENTS=(), define=lambda values, argv: None, main=main)
+    return run_program("tfvmf --download", program, [])
+
+
 def import_tensorflow() -> None:
     """Imports TensorFlow without what its C++ side prints meanwhile; Python errors still show."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -227,6 +282,12 @@ def _parse(values: flags.FlagValues, argv: list[str], slots: tuple[str, ...]) ->
     if len(given) > len(free):
         takes = " ".join(slot.upper() for slot in slots)
         raise UserError(f"unexpected argument {given[len(free)]!r}: expected {takes} and flags")
+
+
+def _with_flag(values: flags.FlagValues, message: str) -> str:
+    """A message of the library about an argument, `suite=x: ...`, as one about the flag."""
+    found = re.match(r"(\w+)=", message)
+    return f"--{message}" if found and found[1] in values else message
 
 
 def _unknown_flag(values: flags.FlagValues, name: str) -> str:

@@ -1,7 +1,8 @@
-"""Embeds a folder of images with an exported model (`tfvmf export`).
+"""Embeds images: a folder of them, or a data set.
 
   tfvmf embed models/mine FOLDER --output=out.npz
   tfvmf embed models/mine FOLDER --output=out.npz --sort=kappa
+  tfvmf embed runs/mine mnist --output=out.npz --data_dir=DIR
 
 The file holds names, mean_direction, concentration and features; with a calibrated model, also
 confidence and accept. --sort=kappa draws out.png: the images from the least to the most certain.
@@ -20,8 +21,10 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     del argv
     cli.define_shared(
         values,
-        model="an export: the directory of all versions, or of one; required",
-        data="folder of images, at any depth; required",
+        "data_dir",
+        "download",
+        model="a run directory, an export or a .keras file; required",
+        data="a folder of images, at any depth, or digits, a TFDS name, npz:/path; required",
         output="the .npz file to write; required",
     )
     flags.DEFINE_enum(
@@ -41,10 +44,12 @@ def main(values: flags.FlagValues) -> None:
     cli.import_tensorflow()
     from tfvmf import serving
 
-    embeddings = serving.embed_folder(
+    embeddings = serving.embed_data(
         values.model,
-        values.data.removeprefix("folder:"),
+        values.data,
         values.output,
+        data_dir=values.data_dir,
+        download=values.download,
         sort=values.sort,
         batch_size=values.batch_size,
     )

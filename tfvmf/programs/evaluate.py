@@ -15,6 +15,8 @@ as corruption grows?), projector (what lies near what?), agreement (how far is k
 agreement of views that it estimates? slow, not among all).
 """
 
+from typing import Any
+
 from absl import flags
 
 from tfvmf.errors import UserError
@@ -104,45 +106,41 @@ def main(values: flags.FlagValues) -> None:
     """Runs the suites, prints their headlines."""
     if values.model and values.workdir:
         raise UserError(f"--workdir={values.workdir}: the run is already named, {values.model}")
-    cli.import_tensorflow()
     from tfvmf import evaluation
 
-    names = evaluation.suites_by_name(values.suite)
-    run = evaluation.load(
-        values.model or values.workdir or cli.DEFAULT_RUN,
-        checkpoint=values.checkpoint,
-        data=values.data,
-        data_dir=values.data_dir,
-        images=values.max_images,
+    evaluation.check_names(values.suite)  # before TensorFlow, which takes seconds to import
+    cli.import_tensorflow()
+    options = evaluation.Options(
+        max_images=values.max_images,
         scores=cli.listed(values.score),
-        passes=values.num_passes,
-        views=values.num_views,
+        num_passes=values.num_passes,
+        num_views=values.num_views,
         corruptions=values.corruptions,
         corrupted_dir=values.corrupted_dir,
         cache_corrupted=values.cache_corrupted,
         in_source=values.in_source,
-        out_sources=cli.listed(",".join(values.ood_sources)),
-        supervised_workdir=values.supervised_workdir,
+        ood_sources=cli.listed(",".join(values.ood_sources)),
+        supervised=_load_supervised(values),
     )
-    suites = {name: evaluation.SUITES[name] for name in names}
+    subject = evaluation.subject_from_run(
+        values.model or values.workdir or cli.DEFAULT_RUN,
+        checkpoint=values.checkpoint,
+        data=values.data,
+        data_dir=values.data_dir,
+    )
     if values.all_checkpoints:
-        suites = {"cifar10c": evaluation.along_training.run}
-    measured = {}
-    for name, suite in suites.items():
-        try:
-            results = suite(run)
-        except evaluation.NotApplicable as error:
-            if values.suite != "all":
-                raise
-            print(f"\n{name}: left out, {error}")
-            continue
-        measured[name] = results
-        print(f"\n{name}: {run.directory(name)}")
-        for key, value in results.items():
-            if isinstance(value, float):
-                small = 0.0 < abs(value) < 1e-4
-                print(f"  {key:20} {value:{'.2e' if small else '.4f'}}")
-            elif isinstance(value, int | str):
-                print(f"  {key:20} {value}")
-    if values.suite == "all" and not values.all_checkpoints:
-        print(f"\nreport: {evaluation.report.write(run, measured)}")
+        evaluation.along_training(subject, options)
+    else:
+        evaluation.evaluate(subject, values.suite, options)
+
+
+def _load_supervised(values: flags.FlagValues) -> Any:
+    """The subject that --supervised_workdir names, if it does."""
+    if not values.supervised_workdir:
+        return None
+    from tfvmf import evaluation
+
+    try:
+        return evaluation.subject_from_run(values.supervised_workdir, data_dir=values.data_dir)
+    except UserError as error:
+        raise UserError(f"--supervised_workdir: {error}") from error

@@ -30,6 +30,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     cli.define_config(values, argv)
     cli.define_shared(
         values,
+        "download",
         "seed",
         model="a run, a .keras file, a SavedModel or an .npz file; required",
         data="images to fit on; the run's or the config's by default",
@@ -118,7 +119,12 @@ def main(values: flags.FlagValues) -> None:
     config = cli.checked_config(values.config)
     cli.import_tensorflow()
     from tfvmf import posthoc
+    from tfvmf.training import run_directory
 
+    if values.download and model.suffix != ".npz":
+        loaded = run_directory.read(model)[0] if of_run else config
+        used = (values.data or loaded.data.source, loaded.data.eval_source)
+        cli.download(values, used, data_dir=loaded.data.data_dir)
     posthoc.fit_kappa(model, workdir, config=config, changes=changes(values))
     following = f"tfvmf evaluate {workdir}"
     if model.suffix == ".npz":

@@ -29,6 +29,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     cli.define_shared(
         values,
         "data_dir",
+        "download",
         max_images="how many test images are measured; 0 for the budget's number",
         workdir="where runs and outputs are kept; runs/reproduce/<budget> by default",
         seed="of all runs; 0 by default",
@@ -57,6 +58,8 @@ def main(values: flags.FlagValues) -> None:
     cli.choose(f"--budget={values.budget}", values.budget, BUDGETS)
     budget, seed = BUDGETS[values.budget], values.seed or 0
     name = budget.name + (f"-seed{seed}" if seed else "")
+    if not values.dry_run:
+        cli.download(values, (images.source for images in budget.sets))
     cli.import_tensorflow()
     from tfvmf.reproduction import execute
     from tfvmf.reproduction.plan import Workspace

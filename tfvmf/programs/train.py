@@ -10,10 +10,10 @@ Every setting of tfvmf/config.py is a flag: --config.batch_size=128, --config.mo
 """
 
 import pathlib
-import re
 
 from absl import flags
 
+from tfvmf import methods
 from tfvmf.config import validate
 from tfvmf.programs import cli
 
@@ -25,6 +25,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     cli.define_config(values, argv)
     cli.define_shared(
         values,
+        "download",
         data="images to train on: digits, a TFDS name, folder:/path or npz:/path; the config's by "
         "default",
         data_dir="where TFDS finds prepared data sets (overrides config.data.data_dir)",
@@ -78,7 +79,7 @@ def main(values: flags.FlagValues) -> None:
     """Trains, says what to do next."""
     config = cli.checked_config(values.config)
     if values.data and values.data != config.data.source:
-        named = re.sub(r"\W+", "_", pathlib.Path(values.data.rpartition(":")[2]).stem)
+        named = cli.short_name(values.data)
         config.name = f"{config.name}-{named}" if values["config"].present else named
         config.data.source = values.data
     config.method = values.method or config.method
@@ -91,8 +92,12 @@ def main(values: flags.FlagValues) -> None:
         name += f"-{config.ensemble.num_members}_{config.ensemble.kind}"
     workdir = pathlib.Path(values.workdir or f"runs/{name}")
 
-    validate(config)  # before the seconds that TensorFlow takes
-    cli.import_tensorflow()
+    methods.check_name(config.method)
+    validate(config)
+    cli.download(
+        values, (config.data.source, config.data.eval_source), data_dir=config.data.data_dir
+    )
+    cli.import_tensorflow()  # takes seconds: all that can be checked without it has been
     from tfvmf import training
 
     if values.draw_views:

@@ -9,6 +9,7 @@ import numpy as np
 from tfvmf.data import load_source
 from tfvmf.data.contact_sheet import write_ranked
 from tfvmf.data.folder import EXTENSIONS, find_images
+from tfvmf.data.sources import parse
 from tfvmf.errors import UserError
 from tfvmf.files import replacing
 from tfvmf.serving.loader import Embeddings, load
@@ -48,6 +49,7 @@ def embed_data(
     if folder != data or os.path.isdir(os.path.expanduser(data)):
         return embed_folder(model, folder, output, sort=sort, batch_size=batch_size)
     output = _checked(output)
+    parse(data)  # before the model is loaded
     loaded = load(model)
     size = loaded.card["image_size"]
     if size is None:

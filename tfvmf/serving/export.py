@@ -57,6 +57,7 @@ def export_model(
     *,
     checkpoint: str | os.PathLike[str] = "",
     calibrate_on: str = "",
+    data: str = "",
     reject_below: float = 0.05,
     data_dir: str | os.PathLike[str] = "",
     keras_file: bool = False,
@@ -68,8 +69,9 @@ def export_model(
         output: Directory of versions: gets `<version>/`, and `models.config` and
             `batching_parameters.txt` when it has none. A version appears when it is complete.
         checkpoint: One of the run's checkpoints; the newest by default.
-        calibrate_on: Split of the run's data whose kappas give `confidence` and `accept`; ""
-            leaves these outputs out.
+        calibrate_on: Split of the data whose kappas give `confidence` and `accept`; "" leaves
+            these outputs out.
+        data: These data, as `tfvmf.data.load_source` takes them; the run's by default.
         reject_below: `accept` is false below this confidence.
         data_dir: Where TFDS finds the data, if not where the run found it.
         keras_file: Also save the encoder for Keras, as `assets.extra/encoder.keras`.
@@ -89,6 +91,7 @@ def export_model(
         raise UserError(f"calibrate_on={calibrate_on}: {model} takes features, not images")
     if data_dir:
         config.data.data_dir = os.fspath(data_dir)
+    config.data.source = data or config.data.source
     calibration, card = None, run_card(config, method, step)
     if calibrate_on:
         calibration = _calibrate(config, method, calibrate_on, reject_below)

@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -46,8 +46,8 @@ class EmbeddingModel:
     Attributes:
         path: The same.
         card: `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features`
-            (f), `calibration`, and the versions of `tfvmf` and `tensorflow` that saved it. None
-            stands for what the file does not tell.
+            (f), `calibration`, and the versions of `tfvmf` and `tensorflow`: those that wrote an
+            export, and for a run those of this process. None stands for what a file does not tell.
     """
 
     def __init__(
@@ -198,13 +198,12 @@ def load(
 def load_run(
     workdir: str | os.PathLike[str], *, checkpoint: str = ""
 ) -> tuple[ml_collections.ConfigDict, Method, int]:
-    """`training.load_method` in float32, whatever precision the run was trained in.
+    """`training.load_method`, for weights that may be served.
 
     Raises:
         UserError: The weights are not finite.
     """
-    with _float32():
-        config, method, step = training.load_method(workdir, checkpoint=checkpoint)
+    config, method, step = training.load_method(workdir, checkpoint=checkpoint)
     for variable in method.encoder.variables:
         if not np.isfinite(variable.numpy()).all():
             raise UserError(
@@ -319,16 +318,6 @@ def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
     card["image_size"] = told or image_size
     serve = build_signatures(encoder, image_size=card["image_size"])["serving_default"]
     return EmbeddingModel(path, card, serve=serve, encoder=encoder)
-
-
-@contextlib.contextmanager
-def _float32() -> Iterator[None]:
-    policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("float32")
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(policy)
 
 
 def _read(image: Image, size: int, name: str) -> np.ndarray:

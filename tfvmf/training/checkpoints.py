@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tfvmf.errors import UserError
 from tfvmf.files import write_text
-from tfvmf.methods import METHODS, Method, build_method, check_name
+from tfvmf.methods import METHODS, Method, build_method, building, check_name
 from tfvmf.training import run_directory
 
 _NAME = re.compile(r"step-(\d+)(?:\.index|\.data-.*|_temp)?")
@@ -254,7 +254,8 @@ def load_method(
         )
     check_name(config.method)
     METHODS[config.method].locate(config, workdir)
-    method = build_method(config, num_classes=facts["num_classes"])
+    with building(seed=config.seed):  # in float32, whatever precision it was trained in
+        method = build_method(config, num_classes=facts["num_classes"])
     try:
         state = tf.train.Checkpoint(**method.models).read(path)
         state.assert_existing_objects_matched().expect_partial()

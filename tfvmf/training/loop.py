@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import math
 import pathlib
-import random
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ import tensorflow as tf
 from tfvmf.config import validate
 from tfvmf.data import pipeline
 from tfvmf.errors import UserError
-from tfvmf.methods import Method, build_method, check_name
+from tfvmf.methods import Method, build_method, building, check_name
 from tfvmf.progress import Progress
 from tfvmf.training import run_directory
 from tfvmf.training.checkpoints import Checkpoints, load_method
@@ -143,7 +142,7 @@ def train_run(
         tf.config.experimental.enable_op_determinism()
     strategy = make_strategy(config.strategy, logical_devices=logical_devices)
     chief = is_chief(config.strategy)
-    with _seed(config.seed), _precision(config.precision), strategy.scope():
+    with building(seed=config.seed, precision=config.precision), strategy.scope():
         method = build_method(config, num_classes=inputs.num_classes)
         optimizer = make_optimizer(
             config.optimizer,
@@ -214,30 +213,6 @@ def train_run(
             ),
         )
         return run(batches(start), start)
-
-
-@contextlib.contextmanager
-def _seed(seed: int) -> Iterator[None]:
-    """Seeds what Keras's initializers draw from, and leaves the caller's random state as it was."""
-    states = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-
-
-@contextlib.contextmanager
-def _precision(name: str) -> Iterator[None]:
-    """Layers that are made inside compute in this precision."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 @dataclasses.dataclass(frozen=True)

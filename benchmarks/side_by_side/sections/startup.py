@@ -63,8 +63,8 @@ def measure(bench: Bench) -> list[Row]:
         )
 
     return [
-        row("bin/train --help", "help", beside=False, goal="< 2"),
-        row("bin/train to its first step, against import tensorflow", "first step"),
+        row("tfvmf train --help", "help", beside=False, goal="< 2"),
+        row("tfvmf train to its first step, against import tensorflow", "first step"),
         row("tfvmf.load of an export, against import tensorflow", "load"),
     ]
 

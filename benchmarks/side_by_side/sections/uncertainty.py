@@ -7,7 +7,7 @@ from benchmarks.side_by_side.problem import Problem
 from benchmarks.side_by_side.table import Row
 
 MEMBERS = 5
-# Score -> how it is called in the table; passes and views are the defaults of bin/evaluate.
+# Score -> how it is called in the table; passes and views are the defaults of tfvmf evaluate.
 SCORES = {
     "kappa": "kappa",
     "dropout": "dropout, 16 passes",

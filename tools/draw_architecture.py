@@ -1,0 +1,162 @@
+"""Draws docs/architecture.png and writes the table of rooms into docs/architecture.md.
+
+    .venv/bin/python -m tools.draw_architecture
+
+Both are made from what the modules of tfvmf really import (grimp, which import-linter brings), from
+the layers in pyproject.toml and from the first line of each room's docstring. A test compares the
+page with `table()`: run this after a room has learned of another one.
+"""
+
+import ast
+import functools
+import pathlib
+import re
+import tomllib
+
+import grimp
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+PICTURE = ROOT / "docs" / "architecture.png"
+BEGIN, END = "<!-- made by tools/draw_architecture.py -->\n", "<!-- end -->"
+INK, LINE, PACKAGE, MODULE = "#2b2b33", "#8a93a6", "#dfe9f7", "#f4f5f8"
+WIDTH, HEIGHT, COLUMN, ROW = 1.9, 0.62, 2.5, 1.25  # of a box, and from one to the next
+
+Imports = dict[str, set[str]]
+
+
+def layers() -> list[list[str]]:
+    """The rooms by layer, the highest first, as import-linter holds them."""
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    (found,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    return [
+        [name.strip(" ()").removeprefix("tfvmf.") for name in re.split("[|:]", layer)]
+        for layer in found
+    ]
+
+
+def imports() -> Imports:
+    """Which room imports which; a room is a package or a module directly below tfvmf."""
+    graph = grimp.build_graph("tfvmf", cache_dir=None)
+    outside = {"tfvmf", "tfvmf.__main__"}
+    rooms = sorted(graph.find_children("tfvmf") - outside)
+    found: Imports = {room.removeprefix("tfvmf."): set() for room in rooms}
+    for module in graph.modules - outside:
+        for imported in graph.find_modules_directly_imported_by(module) - outside:
+            ours, theirs = (name.split(".")[1] for name in (module, imported))
+            found[ours] |= {theirs} - {ours}
+    return found
+
+
+def path_of(room: str) -> pathlib.Path:
+    """The file that says what a room is."""
+    directory = ROOT / "tfvmf" / room
+    return directory / "__init__.py" if directory.is_dir() else directory.with_suffix(".py")
+
+
+def is_package(room: str) -> bool:
+    """A directory, not a single file."""
+    return path_of(room).name == "__init__.py"
+
+
+def purpose(room: str) -> str:
+    """The first line of a room's docstring."""
+    return (ast.get_docstring(ast.parse(path_of(room).read_text())) or "").partition("\n")[0]
+
+
+def table() -> str:
+    """Every room, what it is and what it imports, as Markdown, from the highest layer down."""
+    order = [room for layer in layers() for room in layer]
+    found = imports()
+    lines = ["| room | what it is | imports |", "| --- | --- | --- |"]
+    for room in sorted(found, key=lambda room: (not is_package(room), order.index(room))):
+        names = ", ".join(sorted(found[room], key=order.index)) or "-"
+        lines.append(f"| `{room}` | {purpose(room)} | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def between_packages(found: Imports) -> Imports:
+    """Imports among packages, through modules too, without those that a longer way implies."""
+
+    @functools.cache
+    def below(room: str) -> frozenset[str]:
+        return frozenset(found[room]).union(*(below(name) for name in found[room]))
+
+    packages = {room for room in found if is_package(room)}
+    return {
+        room: {
+            name
+            for name in below(room) & packages
+            if not any(name in below(other) for other in below(room) & packages)
+        }
+        for room in packages
+    }
+
+
+def places(edges: Imports) -> dict[str, tuple[float, float]]:
+    """The middle of every package's box: a row per layer, below the boxes that import it."""
+    rows = [[room for room in layer if room in edges] for layer in layers()]
+    found: dict[str, tuple[float, float]] = {}
+
+    def wanted(room: str) -> float:
+        above = [found[user][0] for user in found if room in edges[user]]
+        return sum(above) / len(above) if above else 0.0
+
+    for number, row in enumerate(filter(None, rows)):
+        row.sort(key=wanted)
+        for column, room in enumerate(row):
+            found[room] = (COLUMN * (column - (len(row) - 1) / 2), -ROW * number)
+    return found
+
+
+def box(axes: Axes, x: float, y: float, text: str, *, width: float = WIDTH, color: str) -> None:
+    """A labelled box around a point."""
+    axes.add_patch(
+        FancyBboxPatch(
+            (x - width / 2, y - HEIGHT / 2), width, HEIGHT, zorder=3,
+            boxstyle="round,pad=0,rounding_size=0.12", facecolor=color, edgecolor=LINE,
+        )
+    )  # fmt: skip
+    axes.text(x, y, text, ha="center", va="center", fontsize=11, color=INK, zorder=4)
+
+
+def draw(axes: Axes) -> None:
+    """Packages in rows, an arrow to each that one imports, and the single modules below all."""
+    found = imports()
+    edges = between_packages(found)
+    place = places(edges)
+    for room, names in edges.items():
+        for name in names:
+            (x0, y0), (x1, y1) = place[room], place[name]
+            axes.annotate(
+                "",
+                (x1, y1 + HEIGHT / 2),
+                (x0, y0 - HEIGHT / 2),
+                arrowprops={"arrowstyle": "-|>", "color": LINE, "linewidth": 1.2},
+            )
+    for room, (x, y) in place.items():
+        box(axes, x, y, room, color=PACKAGE)
+    bottom = min(y for _, y in place.values()) - 0.9 * ROW
+    modules = "   ".join(room for room in found if not is_package(room))
+    box(axes, 0.0, bottom, modules, width=0.105 * len(modules) + 0.6, color=MODULE)
+    axes.set_aspect("equal")
+    axes.autoscale_view()
+    axes.axis("off")
+
+
+def main() -> None:
+    """Writes the picture and the table."""
+    figure = Figure(figsize=(10, 8), layout="constrained")
+    draw(figure.subplots())
+    figure.savefig(PICTURE, dpi=90)
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(before + BEGIN + table() + END + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
