@@ -70,7 +70,7 @@ def test_its_settings_are_settings(workdir):
     config = default_config()
     assert config.toy.strength == 1.0
     config.toy.strength = 0.0
-    with pytest.raises(UserError, match="--config.toy.strength=0.0 must be above 0"):
+    with pytest.raises(UserError, match=r"--config.toy.strength=0.0 must be above 0"):
         validate(config)
     loaded, method, step = training.load_method(workdir)
     assert (loaded.toy.strength, step) == (2.0, 8)
@@ -78,22 +78,18 @@ def test_its_settings_are_settings(workdir):
     assert head.get_layer("hidden_1") is not None  # the head that it asked for
 
 
-def test_every_suite_measures_it(workdir):
+def test_every_suite_measures_it(workdir, tmp_path, rng):
     subject = evaluation.subject_from_run(workdir)
-    options = {"max_images": 20, "ood_sources": ("digits",), "in_source": "digits"}
-    logged = training.read_metrics(workdir)[0]
-    assert {"pull", "push", "alignment", "penalty"} <= logged.keys()
+    np.savez(tmp_path / "noise.npz", images=rng.integers(256, size=(60, 16, 16, 3), dtype=np.uint8))
+    options = evaluation.Options(
+        max_images=20, num_views=2, ood_sources=(f"npz:{tmp_path / 'noise.npz'}",)
+    )
     for name, suite in evaluation.SUITES.items():
-        changes = {"max_images": 20, "num_views": 2} if name != "ood" else {"max_images": 20}
-        if name == "ood":
-            changes["ood_sources"] = (subject.test,)
-            continue
-        results = suite(subject, **changes)
-        assert results, name
-    del options
+        assert suite(subject, options), name
     assert (workdir / "eval" / "curves" / "curves.png").is_file()
-    agreement = evaluation.agreement(subject, max_images=20, num_views=2)
-    assert "kappa of a toy" in agreement["note"]
+    assert {"pull", "push", "alignment", "penalty"} <= subject.metrics[0].keys()
+    note = evaluation.agreement(subject, options)["note"]
+    assert "kappa of a toy" in note
 
 
 def test_it_is_exported(workdir, tmp_path):
