@@ -111,7 +111,7 @@ def test_seconds_follow_what_was_measured(tmp_path):
     assert before["byol_vmf"].pace == "estimated from times of the test"
     # BYOL took 2.6 s per step: twice what was expected.
     place = workspace.run_directory("byol_vmf")
-    run_directory.claim(place, workspace.config("byol_vmf"), {"train_images": 1397})
+    run_directory.write_or_check_config(place, workspace.config("byol_vmf"), {"train_images": 1397})
     line = {"step": 2, "loss": 1.0, "images_per_second": 349 / 2.6}
     (place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     after = {run.label: run for run in make_plan(experiment, workspace).trainings}
@@ -151,7 +151,7 @@ def test_a_run_of_other_settings_is_refused(tmp_path):
     config = workspace.config("simclr_vmf")
     config.data.data_dir = "/elsewhere"  # is the same run
     place = workspace.run_directory("simclr_vmf")
-    run_directory.claim(place, config, {"train_images": 1397})
+    run_directory.write_or_check_config(place, config, {"train_images": 1397})
     make_plan(EXPERIMENTS["figure1"], workspace)
     with pytest.raises(UserError, match=r"seed \(0 -> 1\); choose another --workdir"):
         make_plan(EXPERIMENTS["figure1"], dataclasses.replace(workspace, seed=1))

@@ -32,20 +32,11 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         workdir="where runs and outputs are kept; runs/reproduce/<budget> by default",
         seed="of all runs; 0 by default",
     )
-    flags.DEFINE_string(
-        "experiment", "", f"what to make: {', '.join(EXPERIMENTS)}", flag_values=values
-    )
-    flags.DEFINE_string(
-        "budget", "digits", f"how much to spend: {', '.join(BUDGETS)}", flag_values=values
-    )
-    flags.DEFINE_bool("dry_run", False, "print the plan, and stop", flag_values=values)
-    flags.DEFINE_enum(
-        "strategy",
-        "default",
-        ["default", "mirrored"],
-        "train on one device, or on all",
-        flag_values=values,
-    )
+    new = cli.definers(values)
+    new.string("experiment", "", f"what to make: {', '.join(EXPERIMENTS)}")
+    new.string("budget", "digits", f"how much to spend: {', '.join(BUDGETS)}")
+    new.bool("dry_run", False, "print the plan, and stop")
+    new.enum("strategy", "default", ["default", "mirrored"], "train on one device, or on all")
 
 
 def main(values: flags.FlagValues) -> None:

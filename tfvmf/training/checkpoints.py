@@ -244,13 +244,12 @@ def load_method(
     path = checkpoint or newest_intact(workdir, report=True)
     if path is None and config.ensemble.num_members > 1:
         raise UserError(
-            f"--workdir={workdir} is an ensemble: name one of its members, "
-            f"{run_directory.member(workdir, 0)}"
+            f"{workdir} is an ensemble: name one of its members, {run_directory.member(workdir, 0)}"
         )
     if path is None or not os.path.exists(f"{path}.index"):
         raise UserError(
-            f"--workdir={workdir} has no checkpoint{' ' + checkpoint if checkpoint else ''}: "
-            "train it first (bin/train)"
+            f"{workdir} has no checkpoint{' ' + checkpoint if checkpoint else ''}: "
+            "train it first (`tfvmf train`)"
         )
     check_name(config.method)
     METHODS[config.method].locate(config, workdir)
