@@ -45,7 +45,7 @@ def make_classifier(workdir):
     """An untrained run of method supervised."""
     config = tiny_config(method="supervised")
     method = build_method(config, num_classes=10)
-    run_directory.claim(workdir, config, {"num_classes": 10, "train_images": 1397})
+    run_directory.write_or_check_config(workdir, config, {"num_classes": 10, "train_images": 1397})
     optimizer = keras.optimizers.SGD()
     optimizer.build(method.trainable_variables)
     Checkpoints(workdir, method, optimizer, keep=1).save()

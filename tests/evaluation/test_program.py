@@ -22,11 +22,12 @@ def keras_file(run, tmp_path_factory):
     return path / "assets.extra" / "encoder.keras"
 
 
-def test_a_keras_file_is_measured_on_data(keras_file, run, capsys):
-    assert evaluate(keras_file, "digits", "--suite=probe", "--max_images=20") == 0
-    beside = keras_file.parent / "encoder-eval" / "probe"
+def test_a_keras_file_has_the_numbers_of_its_run(keras_file, run, tmp_path, capsys):
+    options = ["--suite=probe", "--max_images=20"]
+    assert evaluate(keras_file, "digits", *options, f"--output={tmp_path}") == 0
+    beside = tmp_path / "probe"
     assert f"probe: {beside}" in capsys.readouterr().out
-    assert evaluate(run, "--suite=probe", "--max_images=20") == 0
+    assert evaluate(run, *options) == 0
     table = (run / "eval" / "probe" / "table.md").read_text().splitlines()
     assert [line for line in table if line.startswith("|")] == [
         line for line in (beside / "table.md").read_text().splitlines() if line.startswith("|")
@@ -36,9 +37,9 @@ def test_a_keras_file_is_measured_on_data(keras_file, run, capsys):
 def test_mistakes_are_one_line(keras_file, run, tmp_path, capsys):
     plain_encoder().save(tmp_path / "plain.keras")
     for arguments, message in (
-        ([keras_file], "expected DATA"),
+        ([keras_file], "--data is missing"),
         ([keras_file.parents[1], "digits"], "is an export"),
-        ([tmp_path / "plain.keras", "digits"], "size of its images"),
+        ([tmp_path / "plain.keras", "digits"], "image_size"),
         ([run, "--suite=prob"], "did you mean probe"),
         ([run, "--supervised_workdir=/no/such/run"], "--supervised_workdir: "),
     ):

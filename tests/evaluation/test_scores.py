@@ -50,7 +50,7 @@ def test_dropout_variance_is_over_passes_in_inference_mode(encoder, images):
     value = uncertainty(encoder, images, scores=("dropout",), num_passes=5, seed=3)["dropout"]
     passes = []
     for number in range(5):
-        with models.dropping(example_seeds(3, number, tf.zeros([7], tf.int32), 0)):
+        with models.dropout_masks(example_seeds(3, number, tf.zeros([7], tf.int32), 0)):
             passes.append(forward(encoder, images)["features"])
     np.testing.assert_allclose(value, np.var(passes, axis=0).mean(axis=1), rtol=1e-4)
     part = uncertainty(encoder, images[3:], scores=("dropout",), num_passes=5, seed=3)["dropout"]

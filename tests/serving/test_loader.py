@@ -245,7 +245,7 @@ def test_keras_files_that_are_no_encoder(tmp_path):
 
 def test_an_ensemble_names_its_members(tmp_path):
     config = tiny_config(**{"ensemble.num_members": 2})
-    run_directory.claim(tmp_path, config, {"num_classes": 0})
+    run_directory.write_or_check_config(tmp_path, config, {"num_classes": 0})
     with pytest.raises(UserError, match="ensemble: name one of its members"):
         tfvmf.load(tmp_path)
 

@@ -34,7 +34,7 @@ def test_members_of_other_seeds(tmp_path, monkeypatch):
     assert (values > 0).all()
 
     with pytest.raises(UserError, match="members/00"):
-        training.load_method(tmp_path)  # as bin/export does
+        training.load_method(tmp_path)  # as `tfvmf export` does
     # Started again, finished members are not trained again.
     monkeypatch.setattr(loop.Run, "_collect", lambda *_: pytest.fail("trained again"))
     training.train(config, tmp_path)
@@ -42,7 +42,7 @@ def test_members_of_other_seeds(tmp_path, monkeypatch):
 
 def test_an_unfinished_ensemble_is_named(tmp_path):
     config = tiny_config(epochs=1, **{"ensemble.num_members": 2})
-    run_directory.claim(tmp_path, config, {})
+    run_directory.write_or_check_config(tmp_path, config, {})
     with pytest.raises(UserError, match="member 1 of 2 is not there yet"):
         evaluation.subject_from_run(tmp_path)
 

@@ -151,7 +151,7 @@ def test_what_is_pickled_is_never_loaded(tmp_path):
 
 def test_a_run_that_goes_on_in_this_directory_is_left_alone(tmp_path):
     with (
-        run_directory.hold(tmp_path),
+        run_directory.lock(tmp_path),
         pytest.raises(UserError, match=f"in use by process {os.getpid()} on"),
     ):
         training.train(tiny_config(), tmp_path)

@@ -26,7 +26,7 @@ from tfvmf.evaluation.suites import (
 
 if TYPE_CHECKING:
     from tfvmf.evaluation.scores import SCORES, Uncertainty, uncertainty
-    from tfvmf.evaluation.subject import Subject, subject_from_encoder, subject_from_run
+    from tfvmf.evaluation.subject import Subject, subject_from_run
     from tfvmf.evaluation.suites.cifar10c import along_training
 
 __all__ = [
@@ -44,7 +44,6 @@ __all__ = [
     "check_names",
     "describe_suites",
     "evaluate",
-    "subject_from_encoder",
     "subject_from_run",
     "uncertainty",
     "write_report",
@@ -55,7 +54,6 @@ _HOMES = {
     "Uncertainty": "scores",
     "uncertainty": "scores",
     "Subject": "subject",
-    "subject_from_encoder": "subject",
     "subject_from_run": "subject",
     "along_training": "suites.cifar10c",
 }

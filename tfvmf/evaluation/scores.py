@@ -135,7 +135,7 @@ class Uncertainty:
 
     def _drop(self, images: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """Features [B, F] of one network with units dropped."""
-        with models.dropping(self._seeds(images, number)):
+        with models.dropout_masks(self._seeds(images, number)):
             return self._members[0](images, training=False)["features"]
 
     def _seeds(self, images: tf.Tensor, number: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfvmf import inference, models, training
 from tfvmf.config import flatten
-from tfvmf.data import Augmentation, Source, load_source
+from tfvmf.data import Augmentation, Source
 from tfvmf.errors import UserError
 from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
 from tfvmf.evaluation.suites import NotApplicable, Options
@@ -241,28 +241,6 @@ def subject_from_run(
         facts={"step": step, "checkpoint": name},
         settings=flatten(config),
     )
-
-
-def subject_from_encoder(
-    encoder: keras.Model,
-    data: str,
-    *,
-    image_size: int,
-    data_dir: str | pathlib.Path = "",
-    **fields: Any,
-) -> Subject:
-    """An encoder from elsewhere and data by name, ready to be measured.
-
-    Args:
-        encoder: See `Subject`.
-        data: What to measure it on, as `data.load_source` takes it: its splits train and test.
-        image_size: Height and width of the images that it takes.
-        data_dir: Directory of TFDS data sets.
-        **fields: Further fields of `Subject`.
-    """
-    load = functools.partial(load_source, data_dir=str(data_dir), image_size=image_size)
-    train, test = (DeferredSource(load, data, split, image_size) for split in ("train", "test"))
-    return Subject(encoder=encoder, train=train, test=test, load=load, **fields)
 
 
 class DeferredSource(Source):

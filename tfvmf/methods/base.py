@@ -330,7 +330,7 @@ class Method(abc.ABC):
             counter_random.example_seeds(seed, step, positions, _DROPOUT + number)
             for number in range(first_view, first_view + len(views))
         ]
-        return models.dropping(tf.concat(seeds, axis=0))
+        return models.dropout_masks(tf.concat(seeds, axis=0))
 
 
 def concentrations(outputs: list[dict[str, Any]]) -> list[tf.Tensor]:

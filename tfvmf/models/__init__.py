@@ -1,7 +1,7 @@
 """Encoders: backbones, heads, and both together."""
 
 from tfvmf.models.batch_norm import BatchNorm
-from tfvmf.models.dropout import Dropout, dropping, has_dropout
+from tfvmf.models.dropout import Dropout, dropout_masks, has_dropout
 from tfvmf.models.encoder import (
     OUTPUTS,
     build_encoder,
@@ -30,7 +30,7 @@ __all__ = [
     "build_direction_head",
     "build_encoder",
     "build_predictor",
-    "dropping",
+    "dropout_masks",
     "frozen_outputs",
     "has_dropout",
     "with_projection",

@@ -15,7 +15,7 @@ _active = threading.local()  # replicas build their graphs in threads of their o
 
 
 @contextlib.contextmanager
-def dropping(seeds: tf.Tensor) -> Iterator[None]:
+def dropout_masks(seeds: tf.Tensor) -> Iterator[None]:
     """Switches on every `Dropout` of the models that are called inside.
 
     It says nothing of `training`: with `training=False`, batch norm keeps its moving statistics
@@ -38,11 +38,11 @@ class Dropout(keras.layers.Layer):
     """Sets units to zero with probability `rate` and scales the rest by 1 / (1 - rate).
 
     Of a feature map [B, H, W, C] whole channels are dropped: neighboring pixels say the same.
-    Outside of `dropping` the layer is the identity. Masks are a function of the seeds and of the
-    layer's name, so N replicas and a resumed run drop what one uninterrupted device would.
+    Outside of `dropout_masks` the layer is the identity. Masks are a function of the seeds and of
+    the layer's name, so N replicas and a resumed run drop what one uninterrupted device would.
 
     Args:
-        rate: Probability of dropping a unit, in [0, 1).
+        rate: Probability of dropout_masks a unit, in [0, 1).
         **kwargs: As of every Keras layer; the name must be unique in its model.
     """
 

@@ -38,7 +38,7 @@ def build_encoder(
         hidden: Width of the hidden layers of both heads.
         hidden_layers: Of the direction head, see `build_direction_head`.
         output_norm: Of the direction head, see there.
-        dropout: Probability of dropping a unit in the backbone and in the heads (`Dropout`).
+        dropout: Probability of dropout_masks a unit in the backbone and in the heads (`Dropout`).
         concentration: Whether there is a concentration head. Without one, `concentration` is 1
             for every image: the encoder has no opinion, and its outputs keep their names.
         initial_concentration: Scale of kappa, see `build_concentration_head`.

@@ -33,7 +33,7 @@ def build_direction_head(
         hidden: Width of the hidden layers.
         hidden_layers: How many there are; SimSiam has two.
         output_norm: Whether v is batch-normalized, without scale and offset, as in SimSiam.
-        dropout: Probability of dropping a hidden unit.
+        dropout: Probability of dropout_masks a hidden unit.
         name: Of the model.
     """
     inputs = keras.Input((features,), name="features")

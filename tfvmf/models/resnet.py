@@ -50,7 +50,7 @@ def build_backbone(
             original, 16 a sixteenth of the work.
         stem: `cifar` for small images (3x3 convolution, no pooling, as in the paper) or
             `imagenet` (7x7 convolution of stride 2 and max-pooling).
-        dropout: Probability of dropping a channel before the last convolution of each block
+        dropout: Probability of dropout_masks a channel before the last convolution of each block
             (`Dropout`); 0 for no such layers.
 
     Returns:

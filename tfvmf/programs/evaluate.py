@@ -1,4 +1,4 @@
-"""Measures a trained model and writes tables and plots: for a run to <workdir>/eval.
+"""Measures a trained run and writes tables and plots to <workdir>/eval.
 
   tfvmf evaluate runs/digits-simclr_vmf
   tfvmf evaluate runs/mine --suite=cifar10c --data_dir=DIR
@@ -7,10 +7,11 @@
   tfvmf evaluate runs/mine --suite=ood --in_source=cifar10 --ood_sources=cifar100,mnist
   tfvmf evaluate runs/mine --suite=agreement --max_images=1000 --ood_sources=mnist
 
-MODEL, or --workdir, is a run, or the .keras file of an encoder, whose results go to NAME-eval
-beside it. DATA is labeled data to measure it on; by default what the run was judged on in training.
+MODEL, or --workdir, is the run; DATA is labeled data to measure it on, the run's own by default.
+MODEL may also be the .keras file of an encoder (`tfvmf export --keras` writes one); then name DATA.
 """
 
+import functools
 import pathlib
 from typing import Any
 
@@ -30,78 +31,43 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     cli.define_shared(
         values,
         "checkpoint",
-        model="directory of a trained run, or a .keras file; --workdir says the same",
+        "download",
+        model="directory of a trained run, as --workdir, or the .keras file of an encoder",
         workdir=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
         data="labeled data to measure on; what the run is judged on by default",
+        output="directory of the results; <run>/eval by default, <run>/eval-<data> with DATA",
         data_dir="where TFDS finds prepared data sets, if not where the run found them",
         max_images="how many test images, for a quick look; 0 for all",
     )
-    questions = (f"{name}: {text}" for name, text in evaluation.describe_suites().items())
-    flags.DEFINE_string(
-        "suite",
-        "all",
-        f"all, or some, separated by commas. {' '.join(questions)}",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+    new = cli.definers(values)
+    asked = "; ".join(f"{name}: {text}" for name, text in evaluation.describe_suites().items())
+    new.string("suite", "all", f"all, or some, separated by commas; {asked}")
+    new.string(
         "score",
         "",
         "measures of uncertainty, separated by commas, the main one first: kappa, feature_norm, "
         "agreement, ensemble, dropout; what suits the run by default",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
-        "num_passes",
-        16,
-        "forward passes of --score=dropout",
-        lower_bound=2,
-        flag_values=values,
+    new.integer("num_passes", 16, "forward passes of --score=dropout", lower_bound=2)
+    new.integer("num_views", 8, "views of --score=agreement and --suite=agreement", lower_bound=2)
+    new.string(
+        "corruptions", "generate", "cifar10c: generate, or tfds for cifar10_corrupted in --data_dir"
     )
-    flags.DEFINE_integer(
-        "num_views",
-        8,
-        "views of --score=agreement and --suite=agreement",
-        lower_bound=2,
-        flag_values=values,
+    new.string(
+        "corrupted_dir", "", "cifar10c: directory of CIFAR-10-C's .npy files to read instead"
     )
-    flags.DEFINE_string(
-        "corruptions",
-        "generate",
-        "cifar10c: generate, or tfds for cifar10_corrupted in --data_dir",
-        flag_values=values,
+    new.bool(
+        "cache_corrupted", False, "cifar10c: generate what --corrupted_dir lacks, and keep it there"
     )
-    flags.DEFINE_string(
-        "corrupted_dir",
-        "",
-        "cifar10c: directory of CIFAR-10-C's .npy files to read instead",
-        flag_values=values,
+    new.string("in_source", "", "ood: familiar data; the run's own by default")
+    new.string(
+        "ood_sources", "", "ood, agreement: foreign data, separated by commas, like cifar100,mnist"
     )
-    flags.DEFINE_bool(
-        "cache_corrupted",
-        False,
-        "cifar10c: generate what --corrupted_dir lacks, and keep it there",
-        flag_values=values,
+    new.string(
+        "supervised_workdir", "", "ood: a run of --method=supervised, for the scores with F_res"
     )
-    flags.DEFINE_string(
-        "in_source", "", "ood: familiar data; the run's own by default", flag_values=values
-    )
-    flags.DEFINE_list(
-        "ood_sources",
-        [],
-        "ood, agreement: foreign data, separated by commas, like cifar100,mnist",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
-        "supervised_workdir",
-        "",
-        "ood: a run of --method=supervised, for the scores with F_res",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "all_checkpoints",
-        False,
-        "run the suite cifar10c along training, at every kept checkpoint",
-        flag_values=values,
+    new.bool(
+        "all_checkpoints", False, "run the suite cifar10c along training, at every kept checkpoint"
     )
 
 
@@ -113,6 +79,7 @@ def main(values: flags.FlagValues) -> None:
 
     evaluation.check_names(values.suite)  # before TensorFlow, which takes seconds to import
     cli.import_tensorflow()
+    subject = _load(values, pathlib.Path(values.model or values.workdir or cli.DEFAULT_RUN))
     options = evaluation.Options(
         max_images=values.max_images,
         scores=cli.listed(values.score),
@@ -122,10 +89,9 @@ def main(values: flags.FlagValues) -> None:
         corrupted_dir=values.corrupted_dir,
         cache_corrupted=values.cache_corrupted,
         in_source=values.in_source,
-        ood_sources=cli.listed(",".join(values.ood_sources)),
+        ood_sources=cli.listed(values.ood_sources),
         supervised=_load_supervised(values),
     )
-    subject = _load_subject(values)
     if values.all_checkpoints:
         evaluation.along_training(subject, options)
         print(f"\nalong training: {subject.directory_for('cifar10c')}")
@@ -133,32 +99,47 @@ def main(values: flags.FlagValues) -> None:
         evaluation.evaluate(subject, values.suite, options)
 
 
-def _load_subject(values: flags.FlagValues) -> Any:
-    """What is measured: a run, or an encoder in a file."""
+def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
+    """The subject: a run with its own data or others, or the encoder in a file."""
     import tfvmf
-    from tfvmf import evaluation
+    from tfvmf import data, evaluation, training
+    from tfvmf.data import corruptions
 
-    model = values.model or values.workdir or cli.DEFAULT_RUN
-    path = pathlib.Path(model).expanduser()
-    if not path.exists() or (path / "config.json").is_file():
+    further = [values.in_source, *cli.listed(values.ood_sources)]
+    if values.corruptions == "tfds" and not values.corrupted_dir:
+        further += [
+            corruptions.tfds_spec(name, severity)
+            for name in corruptions.CORRUPTIONS
+            for severity in corruptions.SEVERITIES
+        ]
+    if (model / "config.json").is_file() or not model.exists():
+        if values.download:
+            config, _ = training.run_directory.read(model)
+            own = values.data or config.data.eval_source or config.data.source
+            cli.download(values, [own, *further], data_dir=config.data.data_dir)
+        own_results = model / (f"eval-{cli.short_name(values.data)}" if values.data else "eval")
         return evaluation.subject_from_run(
-            model, checkpoint=values.checkpoint, data=values.data, data_dir=values.data_dir
+            model,
+            checkpoint=values.checkpoint,
+            data=values.data,
+            data_dir=values.data_dir,
+            directory=values.output or own_results,
         )
-    loaded = tfvmf.load(model, checkpoint=values.checkpoint)
-    encoder, size = loaded.encoder, loaded.card["image_size"]
+    loaded = tfvmf.load(model)
+    encoder = loaded.encoder  # an export has none: its error says to name the run
     if not values.data:
-        raise UserError(f"{model} names no data: expected DATA, labeled images to measure it on")
-    if size is None:
-        raise UserError(
-            f"{model} does not tell the size of its images: use tfvmf.evaluation.Subject in Python"
-        )
-    return evaluation.subject_from_encoder(
-        encoder,
-        values.data,
-        image_size=size,
-        data_dir=values.data_dir,
-        name=path.stem,
-        directory=path.with_name(f"{path.stem}-eval"),
+        raise UserError(f"--data is missing: {model} is not a run, which knows its data")
+    cli.download(values, [values.data, *further])
+    load = functools.partial(
+        data.load_source, data_dir=values.data_dir, image_size=loaded.card["image_size"]
+    )
+    return evaluation.Subject(
+        encoder=encoder,
+        train=load(values.data, "train"),
+        test=load(values.data, "test"),
+        name=model.stem,
+        load=load,
+        directory=values.output or f"runs/{model.stem}/eval-{cli.short_name(values.data)}",
     )
 
 

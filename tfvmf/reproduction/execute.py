@@ -73,7 +73,7 @@ def _claim_ensembles(workspace: Workspace, experiment: Experiment) -> None:
     for task in experiment.tasks(workspace.budget):
         if workspace.runs[task.run].num_members > 1 and not task.first_member:
             directory = workspace.run_directory(task.run)
-            run_directory.claim(directory, workspace.config(task.run), {})
+            run_directory.write_or_check_config(directory, workspace.config(task.run), {})
 
 
 def measure_missing(workspace: Workspace, plan: Plan) -> None:

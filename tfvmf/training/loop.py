@@ -62,9 +62,9 @@ def train(
         return train_run(config, workdir, **options)
     chief = is_chief(config.strategy)
     latest: dict[str, float] = {}
-    with run_directory.hold(workdir) if chief else contextlib.nullcontext():
+    with run_directory.lock(workdir) if chief else contextlib.nullcontext():
         if chief:
-            run_directory.claim(workdir, config, {}, force=force_config)
+            run_directory.write_or_check_config(workdir, config, {}, force=force_config)
         for number in range(config.ensemble.num_members):
             print(f"member {number + 1} of {config.ensemble.num_members}", flush=True)
             member = member_config(config, number)
@@ -156,8 +156,8 @@ def train_run(
     facts = {"num_classes": inputs.num_classes, "train_images": inputs.size}
     with contextlib.ExitStack() as stack:
         if chief:
-            stack.enter_context(run_directory.hold(workdir))
-            run_directory.claim(workdir, config, facts, force=force_config)
+            stack.enter_context(run_directory.lock(workdir))
+            run_directory.write_or_check_config(workdir, config, facts, force=force_config)
         stack.enter_context(as_user_errors(strategy))
         with strategy.scope():
             checkpoints = Checkpoints(
@@ -174,7 +174,7 @@ def train_run(
             alone = ml_collections.ConfigDict(config.to_dict())
             alone.ensemble.num_members = 1
             if chief:
-                run_directory.claim(directory, alone, facts, force=True)
+                run_directory.write_or_check_config(directory, alone, facts, force=True)
             Checkpoints(directory, method, optimizer, keep=1, chief=chief).save()
 
         # ---- Training.
