@@ -31,6 +31,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     cli.define_shared(
         values,
         "checkpoint",
+        "trust_model",
         model="directory of a trained run; --workdir says the same",
         workdir=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
         data="labeled data to measure on; what the run is judged on by default",
@@ -127,6 +128,7 @@ def main(values: flags.FlagValues) -> None:
         checkpoint=values.checkpoint,
         data=values.data,
         data_dir=values.data_dir,
+        trust_model=values.trust_model,
     )
     if values.all_checkpoints:
         evaluation.along_training(subject, options)
@@ -141,6 +143,8 @@ def _load_supervised(values: flags.FlagValues) -> Any:
     from tfvmf import evaluation
 
     try:
-        return evaluation.subject_from_run(values.supervised_workdir, data_dir=values.data_dir)
+        return evaluation.subject_from_run(
+            values.supervised_workdir, data_dir=values.data_dir, trust_model=values.trust_model
+        )
     except UserError as error:
         raise UserError(f"--supervised_workdir: {error}") from error
