@@ -154,7 +154,7 @@ def newest_intact(workdir: pathlib.Path, *, report: bool = False) -> str | None:
             print(f"{found[position]} is damaged ({reason}): taking {before}", file=sys.stderr)
     if found:
         raise UserError(
-            f"--workdir={workdir}: its newest checkpoint is damaged, and there is no earlier one "
+            f"{workdir}: its newest checkpoint is damaged, and there is no earlier one "
             f"that is not ({reason}): remove {directory(workdir)} and train again"
         )
     return None
@@ -260,5 +260,5 @@ def load_method(
         state.assert_existing_objects_matched().expect_partial()
     except (AssertionError, LookupError, RuntimeError, ValueError, tf.errors.OpError) as error:
         name = f"--checkpoint={checkpoint}" if checkpoint else pathlib.Path(path).name
-        raise UserError(f"--workdir={workdir}: {name} is damaged or of another run") from error
+        raise UserError(f"{workdir}: {name} is damaged or of another run") from error
     return config, method, step_of(path)
