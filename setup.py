@@ -22,9 +22,7 @@ setuptools.setup(
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",
-        # Of tensorflow-datasets, which forgets to ask for it (tensorflow/datasets#11212):
-        # `--download` fails without it.
-        "importlib_resources>=6",
+        "importlib_resources",  # TFDS needs it to prepare data and does not say (its issue 11212)
         "jinja2>=3.1",
         "keras>=3.12,<4",
         "matplotlib>=3.9",

@@ -10,7 +10,13 @@ from tfvmf.errors import UserError
 from tfvmf.evaluation import paper
 from tfvmf.models.resnet import ARCHITECTURES, build_backbone
 from tfvmf.reproduction import execute
-from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS, dimension_runs, network_runs
+from tfvmf.reproduction.experiments import (
+    BUDGETS,
+    EXPERIMENTS,
+    dimension_runs,
+    network_runs,
+    sources,
+)
 from tfvmf.reproduction.measure import MEASURES
 from tfvmf.reproduction.plan import Estimator, Workspace, duration, make_plan
 from tfvmf.training import run_directory
@@ -83,6 +89,18 @@ def test_experiments_share_runs(tmp_path):
     assert configs["supervised-mnist"].model.backbone == "resnet18"
     assert set(dimension_runs(workspace.budget)) == set(paper.TABLE_4)
     assert set(network_runs(workspace.budget)) == set(paper.TABLE_NETWORKS)
+
+
+def test_only_what_an_experiment_trains_on_is_downloaded():
+    cpu = BUDGETS["cpu"]
+    assert sources(EXPERIMENTS["table1"], cpu) == ["cifar10"]
+    assert sources(EXPERIMENTS["table2"], cpu) == ["cifar10", "cifar100", "mnist"]
+    assert sources(EXPERIMENTS["table2"], BUDGETS["digits"]) == ["digits"]  # and two stand-ins
+
+
+def test_a_directory_may_be_a_string(tmp_path):
+    named, typed = tiny_workspace(str(tmp_path)), tiny_workspace(tmp_path)
+    assert named.run_directory("simclr") == typed.run_directory("simclr")
 
 
 def test_seconds_follow_what_was_measured(tmp_path):

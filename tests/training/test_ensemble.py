@@ -34,7 +34,7 @@ def test_members_of_other_seeds(tmp_path, monkeypatch):
     assert (values > 0).all()
 
     with pytest.raises(UserError, match="members/00"):
-        training.load_method(tmp_path)  # as bin/export does
+        training.load_method(tmp_path)  # as `tfvmf export` does
     # Started again, finished members are not trained again.
     monkeypatch.setattr(loop.Run, "_collect", lambda *_: pytest.fail("trained again"))
     training.train(config, tmp_path)

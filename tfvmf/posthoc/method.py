@@ -48,7 +48,9 @@ class FitKappa(Method):
         "feature_layer": Setting("", "the output that is the features; empty: the obvious one"),
         "input_range": Setting("", "of the pixels that it expects", choices=("", *RANGES)),
         "level_layers": Setting("", "layers whose maps the head sees, separated by commas"),
-        "trust_model": Setting(False, "a SavedModel may contain any operation; never read of a run"),
+        "trust_model": Setting(
+            False, "a SavedModel may contain any operation; never read of a run"
+        ),
         "cache_views": Setting(0, "views per image that are embedded once; 0: new ones", low=0),
     }
 

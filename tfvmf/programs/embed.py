@@ -28,12 +28,9 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         data="a folder of images, at any depth, or digits, a TFDS name, npz:/path; required",
         output="the .npz file to write; required",
     )
-    flags.DEFINE_enum(
-        "sort", "", ["", "kappa"], "kappa: also draw a contact sheet", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "batch_size", 64, "images per forward pass", lower_bound=1, flag_values=values
-    )
+    new = cli.definers(values)
+    new.enum("sort", "", ["", "kappa"], "kappa: also draw a contact sheet")
+    new.integer("batch_size", 64, "images per forward pass", lower_bound=1)
 
 
 def main(values: flags.FlagValues) -> None:

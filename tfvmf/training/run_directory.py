@@ -112,7 +112,7 @@ def read(workdir: pathlib.Path) -> tuple[ml_collections.ConfigDict, dict[str, An
         )
     except FileNotFoundError:
         raise UserError(
-            f"--workdir={workdir} is not a run directory (no config.json): train one with bin/train"
+            f"{workdir} is not a run directory (no config.json): `tfvmf train` makes one"
         ) from None
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}): it cannot be read") from error

@@ -266,7 +266,7 @@ def _from_tfds(
 
     @functools.lru_cache(maxsize=1)
     def opened(name: str, severity: int) -> Source:
-        spec = f"cifar10_corrupted/{corruptions.TFDS_NAMES.get(name, name)}_{severity}"
+        spec = corruptions.tfds_spec(name, severity)
         found = load(spec, "test")
         if found.size != source.size:
             raise UserError(f"{spec} holds {found.size} images: expected {source.size}")
