@@ -13,7 +13,6 @@ import pathlib
 from typing import Any
 
 import tensorflow as tf
-from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from tfvmf.errors import UserError
@@ -55,7 +54,7 @@ def refused_ops(path: str | os.PathLike[str]) -> set[str]:
         raise UserError(f"{path} is not a SavedModel (no file saved_model.pb)")
     try:
         model.ParseFromString(file.read_bytes())
-    except (DecodeError, OSError) as error:
+    except Exception as error:  # protobuf's own, or the file system's
         raise UserError(f"{path} cannot be loaded: {file.name} is damaged ({error})") from error
     # Otherwise TensorFlow 1's loader is used, which runs nodes of the graph itself.
     runs_functions = len(model.meta_graphs) == 1 and model.meta_graphs[0].HasField(
