@@ -57,6 +57,7 @@ class Subject:
         workdir: The run directory that it was loaded from, if it was.
         facts: Entries that the results of every suite have (`step`, `checkpoint`).
         settings: Settings that the report lists.
+        trust_model: What `at` loads may contain anything (`tfvmf.load`).
     """
 
     encoder: keras.Model
@@ -77,6 +78,7 @@ class Subject:
     workdir: pathlib.Path | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    trust_model: bool = False
     _kept: dict[Hashable, Any] = dataclasses.field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -178,7 +180,9 @@ class Subject:
         """The same run at another of its checkpoints, with the same sources."""
         if self.workdir is None:
             raise UserError(f"{self.name} was not loaded from a run: it has no checkpoints")
-        _, method, step = checkpoints.load_method(self.workdir, checkpoint=str(checkpoint))
+        _, method, step = checkpoints.load_method(
+            self.workdir, checkpoint=str(checkpoint), trust_model=self.trust_model
+        )
         facts = {"step": step, "checkpoint": pathlib.Path(checkpoint).name}
         return dataclasses.replace(self, **_declared(method), facts=facts)
 
@@ -190,6 +194,7 @@ def subject_from_run(
     data: str = "",
     data_dir: str | pathlib.Path = "",
     directory: str | pathlib.Path | None = None,
+    trust_model: bool = False,
 ) -> Subject:
     """A trained run, ready to be measured. Its data are opened when they are first used.
 
@@ -200,9 +205,10 @@ def subject_from_run(
             names; by default what it was judged on in training.
         data_dir: Replaces the directory of TFDS data sets that the run was trained with.
         directory: Where suites write; `<workdir>/eval` by default.
+        trust_model: See `tfvmf.load`.
     """
     workdir = pathlib.Path(workdir).expanduser()
-    members = training.load_members(workdir)
+    members = training.load_members(workdir, trust_model=trust_model)
     if members:
         if checkpoint:
             raise UserError(
@@ -211,7 +217,9 @@ def subject_from_run(
         method, step = members[0]
         config, name = method.config, f"{len(members)} members"
     else:
-        config, method, step = checkpoints.load_method(workdir, checkpoint=str(checkpoint))
+        config, method, step = checkpoints.load_method(
+            workdir, checkpoint=str(checkpoint), trust_model=trust_model
+        )
         name = pathlib.Path(checkpoint or checkpoints.latest(workdir) or "").name
     if method.takes != "images":
         raise UserError(
@@ -240,6 +248,7 @@ def subject_from_run(
         workdir=workdir,
         facts={"step": step, "checkpoint": name},
         settings=flatten(config),
+        trust_model=trust_model,
     )
 
 

@@ -32,6 +32,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         values,
         "checkpoint",
         "download",
+        "trust_model",
         model="directory of a trained run, as --workdir, or the .keras file of an encoder",
         workdir=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
         data="labeled data to measure on; what the run is judged on by default",
@@ -124,8 +125,9 @@ def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
             data=values.data,
             data_dir=values.data_dir,
             directory=values.output or own_results,
+            trust_model=values.trust_model,
         )
-    loaded = tfvmf.load(model)
+    loaded = tfvmf.load(model, trust_model=values.trust_model)
     encoder = loaded.encoder  # an export has none: its error says to name the run
     if not values.data:
         raise UserError(f"--data is missing: {model} is not a run, which knows its data")
@@ -150,6 +152,8 @@ def _load_supervised(values: flags.FlagValues) -> Any:
     from tfvmf import evaluation
 
     try:
-        return evaluation.subject_from_run(values.supervised_workdir, data_dir=values.data_dir)
+        return evaluation.subject_from_run(
+            values.supervised_workdir, data_dir=values.data_dir, trust_model=values.trust_model
+        )
     except UserError as error:
         raise UserError(f"--supervised_workdir: {error}") from error
