@@ -25,9 +25,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file."""
+    """Writes a text file; bytes of file names that are no text are written as their codes."""
     with replacing(path) as file:
-        file.write(text.encode("utf-8"))
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
@@ -55,7 +55,7 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     for file in files:
         name = file.relative_to(path).as_posix()
-        digest.update(f"{name}\0{file.stat().st_size}\0".encode())
+        digest.update(f"{name}\0{file.stat().st_size}\0".encode(errors="surrogateescape"))
         with file.open("rb") as content:
             while block := content.read(1 << 20):
                 digest.update(block)

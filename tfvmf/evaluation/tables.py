@@ -13,6 +13,8 @@ import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from tfvmf.progress import printable
+
 Cell = str | float | int | None
 
 # Markdown: what may start markup within a line, and what only at the beginning of a paragraph.
@@ -132,7 +134,7 @@ class Table:
             return ""
         if isinstance(cell, numbers.Real) and not isinstance(cell, numbers.Integral):
             return format(float(cell), self.form)
-        return " ".join(str(cell).split())  # a cell is one line
+        return one_line(str(cell))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,8 +193,19 @@ class Page:
     __html__ = html
 
 
+def one_line(text: str) -> str:
+    """Text without line breaks, tabs and control characters."""
+    return printable(" ".join(text.split()))
+
+
+def spreadsheet_text(text: str) -> str:
+    """Text that no spreadsheet takes for a formula."""
+    formula = text.lstrip().startswith(_FORMULA) and not _is_number(text)
+    return f"'{text}" if formula else text
+
+
 def _markdown_text(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
+    return _MARKDOWN.sub(r"\\\g<0>", one_line(text))
 
 
 def _markdown_cell(text: str) -> str:
@@ -211,10 +224,7 @@ def _csv_cell(cell: Cell) -> str | int:
         return int(cell)
     if isinstance(cell, numbers.Real):
         return f"{float(cell):.6g}"
-    text = str(cell)
-    if text.lstrip().startswith(_FORMULA) and not _is_number(text):
-        return f"'{text}"
-    return text
+    return spreadsheet_text(str(cell))
 
 
 def _latex_cell(text: str) -> str:

@@ -10,6 +10,7 @@ from tensorboard.plugins import projector as plugin
 
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Measured, Options, Suite
+from tfvmf.evaluation.tables import one_line, spreadsheet_text
 from tfvmf.files import replacing, write_text
 
 _LIMIT = 2000  # images: more make a browser slow
@@ -27,7 +28,7 @@ def _measure(subject: Subject, options: Options) -> Measured:
     if source.labels is not None:
         names = source.class_names
         labels = [names[y] if names else str(y) for y in source.labels[:size]]
-        columns["label"] = [" ".join(label.split()) for label in labels]  # tabs part columns
+        columns["label"] = [spreadsheet_text(one_line(label)) for label in labels]
     sheet, side = _sprite(source.images(0, size))
     config = plugin.ProjectorConfig()
     embedding = config.embeddings.add()
