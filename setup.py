@@ -29,6 +29,7 @@ setuptools.setup(
         "ml_collections>=1.0",
         "numpy>=2.0",
         "pillow>=11",
+        "pyarrow>=20",
         "scikit-learn>=1.6",
         "scipy>=1.14",
         "tensorboard>=2.20",
