@@ -17,7 +17,7 @@ setuptools.setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     packages=setuptools.find_packages(include=["tfvmf", "tfvmf.*"]),  # with tfvmf/configs
-    package_data={"tfvmf": ["py.typed", "evaluation/report.html.j2"]},
+    package_data={"tfvmf": ["py.typed", "evaluation/report.html.j2", "models/allowed_ops.txt"]},
     entry_points={"console_scripts": ["tfvmf = tfvmf.programs:main"]},
     python_requires=">=3.11",
     install_requires=[

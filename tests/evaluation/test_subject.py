@@ -129,6 +129,8 @@ def test_what_a_subject_lacks_is_not_applicable():
         evaluation.along_training(subject)
     with pytest.raises(TypeError, match="imagez"):
         evaluation.probe(subject, imagez=3)
+    with pytest.raises(ValueError, match=r"scores='kappa': expected a sequence"):
+        evaluation.probe(subject, scores="kappa")
 
 
 def test_a_model_with_other_outputs_is_refused():

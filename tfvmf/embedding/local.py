@@ -64,6 +64,7 @@ def embed(
     sort: str = "",
     batch_size: int = 64,
     restart: bool = False,
+    trust_model: bool = False,
 ) -> Embedded:
     """Embeds images and writes the table of them, see `tfvmf.embedding.table`.
 
@@ -81,6 +82,7 @@ def embed(
             certain images to the same name with `.png`, unless all concentrations are equal.
         batch_size: Images per forward pass.
         restart: Do not continue: start again.
+        trust_model: See `tfvmf.load`.
 
     Raises:
         UserError: A mistake in the arguments, found before the model is loaded where possible; or
@@ -92,7 +94,7 @@ def embed(
     files = _list_files(data, split)
     parts = output.with_name(f"{output.name}.parts")
     with _claimed(parts, output):
-        loaded = load(model)
+        loaded = load(model, trust_model=trust_model)
         size = loaded.card["image_size"]
         if size is None:
             raise UserError(f"{loaded.path} does not tell the size of its images: expected a run")

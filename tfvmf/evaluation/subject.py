@@ -10,8 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfvmf import data, inference, models, training
+from tfvmf import inference, models, training
 from tfvmf.config import flatten
+from tfvmf.data import Augmentation, Source
 from tfvmf.errors import UserError
 from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
 from tfvmf.evaluation.suites import NotApplicable, Options
@@ -56,26 +57,28 @@ class Subject:
         workdir: The run directory that it was loaded from, if it was.
         facts: Entries that the results of every suite have (`step`, `checkpoint`).
         settings: Settings that the report lists.
+        trust_model: What `at` loads may contain anything (`tfvmf.load`).
     """
 
     encoder: keras.Model
-    train: data.Source
-    test: data.Source
+    train: Source
+    test: Source
     name: str = "encoder"
     description: str = ""
     members: tuple[keras.Model, ...] = ()
     probabilistic: bool = True
-    augmentation: data.Augmentation | None = None
+    augmentation: Augmentation | None = None
     classifier: keras.Model | None = None
     predicted_cosine: Callable[[tf.Tensor], tf.Tensor] | None = None
     kappa_note: str = ""
-    load: Callable[[str, str], data.Source] | None = None
+    load: Callable[[str, str], Source] | None = None
     trained_on: str = ""
     metrics: Sequence[Mapping[str, float]] = ()
     directory: str | pathlib.Path | None = None
     workdir: pathlib.Path | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    trust_model: bool = False
     _kept: dict[Hashable, Any] = dataclasses.field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,7 +103,7 @@ class Subject:
         """The encoder as a function of uint8 images."""
         return self.keep("embedder", lambda: inference.Embedder(self.encoder))
 
-    def embed(self, source: data.Source, *, limit: int = 0) -> inference.Embeddings:
+    def embed(self, source: Source, *, limit: int = 0) -> inference.Embeddings:
         """The encoder's outputs on a source, or on its first `limit` images."""
         if source is self.train or source is self.test:
             return self.keep((id(source), limit), lambda: _apply(self.embedder, source, limit))
@@ -142,14 +145,12 @@ class Subject:
 
         return self.keep((Uncertainty, names, options.num_views, options.num_passes), make)
 
-    def measure(
-        self, source: data.Source, options: Options, *, limit: int = 0
-    ) -> dict[str, np.ndarray]:
+    def measure(self, source: Source, options: Options, *, limit: int = 0) -> dict[str, np.ndarray]:
         """All scores {name: [N]} of a source, or of its first `limit` images."""
         return _apply(self.uncertainty(options), source, limit)
 
     def main_score(
-        self, source: data.Source, embeddings: inference.Embeddings, options: Options
+        self, source: Source, embeddings: inference.Embeddings, options: Options
     ) -> np.ndarray:
         """The main score [N] of the first N images of a source, whose embeddings are known."""
         name = self.score(options).name
@@ -159,9 +160,9 @@ class Subject:
             return np.linalg.norm(embeddings["features"], axis=1)
         return self.measure(source, options, limit=len(embeddings["features"]))[name]
 
-    def open(self, source: str | data.Source, split: str = "test") -> data.Source:
+    def open(self, source: str | Source, split: str = "test") -> Source:
         """Further data by name; a source is returned as it is."""
-        if isinstance(source, data.Source):
+        if isinstance(source, Source):
             return source
         if self.load is None:
             raise UserError(f"{source}: the subject cannot load data by name: pass a source")
@@ -179,7 +180,9 @@ class Subject:
         """The same run at another of its checkpoints, with the same sources."""
         if self.workdir is None:
             raise UserError(f"{self.name} was not loaded from a run: it has no checkpoints")
-        _, method, step = checkpoints.load_method(self.workdir, checkpoint=str(checkpoint))
+        _, method, step = checkpoints.load_method(
+            self.workdir, checkpoint=str(checkpoint), trust_model=self.trust_model
+        )
         facts = {"step": step, "checkpoint": pathlib.Path(checkpoint).name}
         return dataclasses.replace(self, **_declared(method), facts=facts)
 
@@ -191,6 +194,7 @@ def subject_from_run(
     data: str = "",
     data_dir: str | pathlib.Path = "",
     directory: str | pathlib.Path | None = None,
+    trust_model: bool = False,
 ) -> Subject:
     """A trained run, ready to be measured. Its data are opened when they are first used.
 
@@ -201,9 +205,10 @@ def subject_from_run(
             names; by default what it was judged on in training.
         data_dir: Replaces the directory of TFDS data sets that the run was trained with.
         directory: Where suites write; `<workdir>/eval` by default.
+        trust_model: See `tfvmf.load`.
     """
     workdir = pathlib.Path(workdir).expanduser()
-    members = training.load_members(workdir)
+    members = training.load_members(workdir, trust_model=trust_model)
     if members:
         if checkpoint:
             raise UserError(
@@ -212,7 +217,9 @@ def subject_from_run(
         method, step = members[0]
         config, name = method.config, f"{len(members)} members"
     else:
-        config, method, step = checkpoints.load_method(workdir, checkpoint=str(checkpoint))
+        config, method, step = checkpoints.load_method(
+            workdir, checkpoint=str(checkpoint), trust_model=trust_model
+        )
         name = pathlib.Path(checkpoint or checkpoints.latest(workdir) or "").name
     if method.takes != "images":
         raise UserError(
@@ -241,10 +248,11 @@ def subject_from_run(
         workdir=workdir,
         facts={"step": step, "checkpoint": name},
         settings=flatten(config),
+        trust_model=trust_model,
     )
 
 
-class DeferredSource(data.Source):
+class DeferredSource(Source):
     """A source that is opened when more than its name and the size of its images is asked for.
 
     Args:
@@ -255,14 +263,14 @@ class DeferredSource(data.Source):
     """
 
     def __init__(
-        self, load: Callable[[str, str], data.Source], name: str, split: str, image_size: int
+        self, load: Callable[[str, str], Source], name: str, split: str, image_size: int
     ) -> None:
         self._load = load
         self.name, self.split = name, split
         self.image_shape = (image_size, image_size, 3)
 
     @functools.cached_property
-    def _opened(self) -> data.Source:
+    def _opened(self) -> Source:
         return self._load(self.name, self.split)
 
     def __getattr__(self, name: str) -> Any:
@@ -293,7 +301,7 @@ def _declared(method: Method) -> dict[str, Any]:
 
 
 def _apply(
-    function: Callable[[np.ndarray], dict[str, np.ndarray]], source: data.Source, limit: int
+    function: Callable[[np.ndarray], dict[str, np.ndarray]], source: Source, limit: int
 ) -> dict[str, np.ndarray]:
     """A function of uint8 images on the first `limit` of a source (0: on all)."""
     size = min(limit or source.size, source.size)

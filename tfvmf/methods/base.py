@@ -140,9 +140,17 @@ class Method(abc.ABC):
         return math.log(2.0)
 
     @classmethod
-    def locate(cls, config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
-        """Points the configuration to files that the run directory keeps beside checkpoints."""
-        del config, workdir
+    def locate(
+        cls, config: ml_collections.ConfigDict, workdir: pathlib.Path, *, trust_model: bool = False
+    ) -> None:
+        """Points the configuration to files that the run directory keeps beside checkpoints.
+
+        Args:
+            config: The run's configuration.
+            workdir: The run directory.
+            trust_model: See `tfvmf.load`.
+        """
+        del config, workdir, trust_model
 
     @abc.abstractmethod
     def objective(

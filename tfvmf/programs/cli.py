@@ -33,6 +33,11 @@ _SHARED: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "workdir": (flags.DEFINE_string, "", "run directory"),
     "output": (flags.DEFINE_string, "", "file or directory to write"),
     "checkpoint": (flags.DEFINE_string, "", "one of the run's checkpoints; the newest by default"),
+    "trust_model": (
+        flags.DEFINE_bool,
+        False,
+        "load a SavedModel even if it may read or write files, use the network or run code",
+    ),
     "seed": (flags.DEFINE_integer, None, "of all that is random"),
     "max_images": (flags.DEFINE_integer, 0, "how many test images are measured; 0 for all"),
 }

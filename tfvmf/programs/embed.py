@@ -32,6 +32,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         values,
         "data_dir",
         "download",
+        "trust_model",
         model="a run directory, an export or a .keras file; required",
         data="a folder of images, at any depth, an image, or digits, a TFDS name, npz:/path; "
         "required",
@@ -65,6 +66,7 @@ def main(values: flags.FlagValues) -> None:
                 sort=values.sort,
                 batch_size=values.batch_size,
                 restart=values.restart,
+                trust_model=values.trust_model,
             )
         except KeyboardInterrupt:
             from tfvmf.training import Interrupted

@@ -9,11 +9,6 @@
 
 MODEL, or --workdir, is the run; DATA is labeled data to measure it on, the run's own by default.
 MODEL may also be the .keras file of an encoder (`tfvmf export --keras` writes one); then name DATA.
-
-Suites: curves (how training went), probe (what the features know), failure (is kappa lower where
-the probe errs?), ood (is it lower on foreign images? needs --ood_sources), cifar10c (does it fall
-as corruption grows?), projector (what lies near what?), agreement (how far is kappa from the
-agreement of views that it estimates? slow, not among all).
 """
 
 import functools
@@ -31,10 +26,13 @@ ARGUMENTS = ("model", "data")
 def define(values: flags.FlagValues, argv: list[str]) -> None:
     """Defines the flags."""
     del argv
+    from tfvmf import evaluation
+
     cli.define_shared(
         values,
         "checkpoint",
         "download",
+        "trust_model",
         model="directory of a trained run, as --workdir, or the .keras file of an encoder",
         workdir=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
         data="labeled data to measure on; what the run is judged on by default",
@@ -43,7 +41,8 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         max_images="how many test images, for a quick look; 0 for all",
     )
     new = cli.definers(values)
-    new.string("suite", "all", "suites, separated by commas, or all (but agreement)")
+    asked = "; ".join(f"{name}: {text}" for name, text in evaluation.describe_suites().items())
+    new.string("suite", "all", f"all, or some, separated by commas; {asked}")
     new.string(
         "score",
         "",
@@ -96,6 +95,7 @@ def main(values: flags.FlagValues) -> None:
     )
     if values.all_checkpoints:
         evaluation.along_training(subject, options)
+        print(f"\nalong training: {subject.directory_for('cifar10c')}")
     else:
         evaluation.evaluate(subject, values.suite, options)
 
@@ -125,8 +125,9 @@ def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
             data=values.data,
             data_dir=values.data_dir,
             directory=values.output or own_results,
+            trust_model=values.trust_model,
         )
-    loaded = tfvmf.load(model)
+    loaded = tfvmf.load(model, trust_model=values.trust_model)
     encoder = loaded.encoder  # an export has none: its error says to name the run
     if not values.data:
         raise UserError(f"--data is missing: {model} is not a run, which knows its data")
@@ -151,6 +152,8 @@ def _load_supervised(values: flags.FlagValues) -> Any:
     from tfvmf import evaluation
 
     try:
-        return evaluation.subject_from_run(values.supervised_workdir, data_dir=values.data_dir)
+        return evaluation.subject_from_run(
+            values.supervised_workdir, data_dir=values.data_dir, trust_model=values.trust_model
+        )
     except UserError as error:
         raise UserError(f"--supervised_workdir: {error}") from error

@@ -32,6 +32,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         values,
         "download",
         "seed",
+        "trust_model",
         model="a run, a .keras file, a SavedModel or an .npz file; required",
         data="images to fit on; the run's or the config's by default",
         data_dir="where TFDS finds prepared data sets, if not where the run found them",
@@ -108,7 +109,13 @@ def main(values: flags.FlagValues) -> None:
         loaded = run_directory.read(model)[0] if of_run else config
         used = (values.data or loaded.data.source, loaded.data.eval_source)
         cli.download(values, used, data_dir=loaded.data.data_dir)
-    posthoc.fit_kappa(model, workdir, config=config, changes=changes(values))
+    posthoc.fit_kappa(
+        model,
+        workdir,
+        config=config,
+        changes=changes(values),
+        trust_model=values.trust_model,
+    )
     following = f"tfvmf evaluate {workdir}"
     if model.suffix == ".npz":
         following = f"tfvmf export {workdir} --output=DIR"

@@ -227,7 +227,10 @@ def latest(workdir: pathlib.Path) -> str | None:
 
 
 def load_method(
-    workdir: str | os.PathLike[str], *, checkpoint: str | os.PathLike[str] = ""
+    workdir: str | os.PathLike[str],
+    *,
+    checkpoint: str | os.PathLike[str] = "",
+    trust_model: bool = False,
 ) -> tuple[ml_collections.ConfigDict, Method, int]:
     """Builds a trained run's method again.
 
@@ -235,6 +238,7 @@ def load_method(
         workdir: The run directory.
         checkpoint: Path of one of its checkpoints; by default the newest, or the one before if
             that is damaged.
+        trust_model: See `tfvmf.load`.
 
     Returns:
         The run's configuration, its method with the trained weights, and the step of the weights.
@@ -252,7 +256,7 @@ def load_method(
             "train it first (`tfvmf train`)"
         )
     check_name(config.method)
-    METHODS[config.method].locate(config, workdir)
+    METHODS[config.method].locate(config, workdir, trust_model=trust_model)
     with building(seed=config.seed):  # in float32, whatever precision it was trained in
         method = build_method(config, num_classes=facts["num_classes"])
     try:

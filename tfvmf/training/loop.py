@@ -80,7 +80,9 @@ def member_config(config: ml_collections.ConfigDict, number: int) -> ml_collecti
     return member
 
 
-def load_members(workdir: str | pathlib.Path) -> list[tuple[Method, int]]:
+def load_members(
+    workdir: str | pathlib.Path, *, trust_model: bool = False
+) -> list[tuple[Method, int]]:
     """The trained methods of an ensemble with the steps of their weights; [] for any other run."""
     workdir = pathlib.Path(workdir).expanduser()
     config, _ = run_directory.read(workdir)
@@ -89,7 +91,8 @@ def load_members(workdir: str | pathlib.Path) -> list[tuple[Method, int]]:
     loaded = []
     for number in range(config.ensemble.num_members):
         try:
-            _, method, step = load_method(run_directory.member(workdir, number))
+            directory = run_directory.member(workdir, number)
+            _, method, step = load_method(directory, trust_model=trust_model)
         except UserError as error:
             raise UserError(
                 f"member {number + 1} of {config.ensemble.num_members} is not there yet: {error}"

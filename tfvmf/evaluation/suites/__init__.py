@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import importlib.util
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,6 +61,12 @@ class Options:
     in_source: str = ""
     ood_sources: Sequence[str | Source] = ()
     supervised: Subject | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("scores", "ood_sources"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise ValueError(f"{name}={value!r}: expected a sequence, like ({value!r},)")
 
 
 class Headline(NamedTuple):
@@ -243,7 +250,7 @@ def _summary(subject: Subject, suite: Suite, results: Results) -> Iterator[str]:
 
 
 def _question(entry: Suite | str) -> str:
-    """The first line of a suite's docstring, or of its module's."""
+    """The first sentence of a suite's docstring, or of its module's."""
     if isinstance(entry, Suite):
         text = entry.measure.__doc__ or entry.title
     else:
@@ -252,4 +259,4 @@ def _question(entry: Suite | str) -> str:
         assert spec.origin is not None
         source = pathlib.Path(spec.origin).read_text(encoding="utf-8")
         text = ast.get_docstring(ast.parse(source)) or ""
-    return text.split("\n")[0]
+    return re.split(r"(?<=[?.])\s", text, maxsplit=1)[0]

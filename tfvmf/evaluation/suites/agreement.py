@@ -1,4 +1,4 @@
-"""How far is kappa from the agreement of views that it estimates? Slow, only by name.
+"""How far is kappa from the agreement of views that it estimates (slow, only by name)?
 
 kappa is to predict the agreement of views, E[cos]: as kappa / 5 with the paper's weights. The
 suite measures both on clean, corrupted and foreign images. Where the agreement follows a corruption
