@@ -63,7 +63,7 @@ SETTINGS: dict[str, Setting] = {
     "model.dimension": Setting(128, "length of the mean direction", low=2),
     "model.hidden": Setting(512, "units of the heads' hidden layers", low=1),
     "model.dropout": Setting(
-        0.0, "probability of dropout_masks a channel or a hidden unit of a head", low=0, below=1
+        0.0, "probability of dropping a channel or a hidden unit of a head", low=0, below=1
     ),
     "model.one_pass": Setting(
         False,

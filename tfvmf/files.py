@@ -60,3 +60,27 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
             while block := content.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()[:32]
+
+
+# A spreadsheet takes text that starts so for a formula.
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+
+
+def csv_text(text: str) -> str:
+    """A text as a cell of a CSV file: never a formula. `csv_text_back` is the inverse."""
+    started = text.replace("'", " ").lstrip().startswith(_FORMULA)
+    return f"'{text}" if started and not is_number(text) else text
+
+
+def csv_text_back(cell: str) -> str:
+    """The text that `csv_text` made a cell of."""
+    return cell[1:] if cell.startswith("'") and csv_text(cell[1:]) == cell else cell
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -145,18 +145,25 @@ def test_export_then_embed(call, tmp_path):
     (tmp_path / "pictures").mkdir()
     for level in range(0, 250, 50):
         Image.new("RGB", (20, 30), (level, 9, 9)).save(tmp_path / "pictures" / f"{level}.jpg")
-    code, output, errors = call("embed", "models", "pictures", "--output=out.npz", "--sort=kappa")
+    (tmp_path / "pictures" / "broken.jpg").write_text("no image")
+    sort = "--sort=concentration"
+    code, output, errors = call("embed", "models", "pictures", "--output=out.npz", sort)
     assert code == 0, errors
-    assert "images 5, kappa" in output
+    assert "images 6: embedded 5, broken 1, rejected" in output
     assert "out.png" in output
     with np.load(tmp_path / "out.npz") as written:
-        assert written["mean_direction"].shape == (5, 8)
-        assert written["confidence"].shape == (5,)
+        assert written["mean_direction"].shape == (6, 8)
+        assert np.isfinite(written["confidence"]).sum() == 5
+        assert (np.diff(written["concentration"][:5]) >= 0).all()
     assert (tmp_path / "out.png").exists()
+    code, output, errors = call("embed", "models", "pictures/50.jpg")
+    assert code == 0, errors
+    assert output.startswith("file: pictures/50.jpg\nconcentration: ")
+    assert "\naccept: " in output
     code, output, errors = call("embed", "run", "digits", "--output=digits.npz")
     assert code == 0, errors
     with np.load(tmp_path / "digits.npz") as written:
-        assert len(written["concentration"]) == len(written["labels"]) == 1797
+        assert len(written["concentration"]) == len(written["label"]) == 1797
 
 
 @pytest.mark.slow

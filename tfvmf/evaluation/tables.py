@@ -13,6 +13,7 @@ import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from tfvmf.files import csv_text, is_number
 from tfvmf.progress import printable
 
 Cell = str | float | int | None
@@ -21,8 +22,6 @@ Cell = str | float | int | None
 # An underscore within a word and brackets that no link follows are harmless, and common here.
 _MARKDOWN = re.compile(r"[\\`*<~$&]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])")
 _MARKDOWN_START = re.compile(r"^([#+>=-]|\d+(?=[.)](\s|$)))")
-# CSV: a spreadsheet takes text that starts so for a formula.
-_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -198,12 +197,6 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def spreadsheet_text(text: str) -> str:
-    """Text that no spreadsheet takes for a formula."""
-    formula = text.lstrip().startswith(_FORMULA) and not _is_number(text)
-    return f"'{text}" if formula else text
-
-
 def _markdown_text(text: str) -> str:
     return _MARKDOWN.sub(r"\\\g<0>", one_line(text))
 
@@ -224,18 +217,10 @@ def _csv_cell(cell: Cell) -> str | int:
         return int(cell)
     if isinstance(cell, numbers.Real):
         return f"{float(cell):.6g}"
-    return spreadsheet_text(str(cell))
+    return csv_text(str(cell))
 
 
 def _latex_cell(text: str) -> str:
-    if text.startswith("-") and _is_number(text):
+    if text.startswith("-") and is_number(text):
         return f"${text}$"  # a minus, not a hyphen
     return "".join(_LATEX.get(character, character) for character in text)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -5,9 +5,7 @@ import dataclasses
 import keras
 from keras import layers
 
-from tfvmf.models.batch_norm import BatchNorm
-from tfvmf.models.convolution import Convolution
-from tfvmf.models.dropout import Dropout
+from tfvmf.models.layers import BatchNorm, Convolution, Dropout
 from tfvmf.settings import STEMS
 
 
@@ -50,7 +48,7 @@ def build_backbone(
             original, 16 a sixteenth of the work.
         stem: `cifar` for small images (3x3 convolution, no pooling, as in the paper) or
             `imagenet` (7x7 convolution of stride 2 and max-pooling).
-        dropout: Probability of dropout_masks a channel before the last convolution of each block
+        dropout: Probability of dropping a channel before the last convolution of each block
             (`Dropout`); 0 for no such layers.
 
     Returns:
