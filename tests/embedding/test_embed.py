@@ -1,4 +1,5 @@
 import itertools
+import os
 import pathlib
 import signal
 import subprocess
@@ -128,7 +129,7 @@ def test_the_sheet(tmp_path):
     for number in range(4):  # a name below each picture, none beyond its tile
         left = sheet._GAP + number * (sheet.TILE + sheet._GAP)
         assert below[:, left : left + sheet.TILE].any()
-        assert not below[:, left + sheet.TILE : left + sheet.TILE + sheet._GAP - 1].any()
+        assert not below[:, left + sheet.TILE : left + sheet.TILE + sheet._GAP].any()
 
 
 def test_a_model_without_kappa_has_no_order(model, folder, tmp_path):
@@ -149,6 +150,23 @@ def test_one_file_and_only_broken_ones(model, folder, tmp_path):
     done = embedding.embed(model.path, broken, tmp_path / "b.npz", sort="concentration")
     assert (done.images, done.broken, done.sheet) == (1, 1, None)
     assert embedding.read_table(done.output)["features"].shape == (1, 12)
+
+
+def test_a_name_that_is_no_text(model, tmp_path):
+    place = tmp_path / "photos"
+    place.mkdir()
+    for name in (b"caf\xe9.png", b"cut\xe9.png"):
+        path = os.fsdecode(os.fsencode(place) + b"/" + name)
+        Image.new("RGB", (9, 9), "gray").save(path)
+    with open(path, "wb") as file:
+        file.write(b"no image")
+    for kind in (".parquet", ".npz", ".csv"):
+        done = embedding.embed(model.path, place, tmp_path / f"out{kind}", sort="concentration")
+        read = embedding.read_table(done.output)
+        names = [f"{place}/{name}" for name in ("caf\\udce9.png", "cut\\udce9.png")]
+        assert list(read["file"]) == names
+        assert [bool(error) for error in read["error"]] == [False, True]
+        assert done.sheet.exists()
 
 
 def test_a_source_without_files(model, tmp_path):

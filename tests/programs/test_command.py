@@ -265,6 +265,25 @@ def test_export_and_embed_take_model_and_data_by_position(monkeypatch, capsys):
     ]
 
 
+def test_embed_warns_of_no_order_and_says_how_to_continue(monkeypatch, capsys):
+    counts = {"images": 7, "broken": 2, "rejected": 3, "lowest": 1.0, "highest": 1.0}
+    done = local.Embedded(output=pathlib.Path("out.csv"), **counts)
+    monkeypatch.setattr(local, "embed", lambda *a, **kw: done)
+    command = ["embed", "models", "pictures", "--output=out.csv", "--sort=concentration"]
+    assert main(command) == 0
+    output, errors = capsys.readouterr()
+    assert "images 7: embedded 5, broken 2, rejected 3\n" in output
+    assert "warning: all concentrations are equal" in errors
+    assert errors.count("\n") == 1
+
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "embed", stop)
+    assert main(command) == 130
+    assert capsys.readouterr().err == "tfvmf embed: stopped: the same command continues\n"
+
+
 def checkout(place):
     """A clone with nothing but what its programs are."""
     shutil.copytree(ROOT / "bin", place / "bin", ignore=shutil.ignore_patterns("__pycache__"))

@@ -69,7 +69,7 @@ def _lines(file: str, font: ImageFont.FreeTypeFont) -> str:
     first = _fitting(name, font)
     rest = name[len(first) :]
     if len(last := _fitting(rest[::-1], font)[::-1]) < len(rest):
-        last = f"\u2026{last[1:]}"
+        last = f"\u2026{last[2:]}"
     return f"{first}\n{last}"
 
 
