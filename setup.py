@@ -17,17 +17,14 @@ setuptools.setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     packages=setuptools.find_packages(include=["tfvmf", "tfvmf.*"]),  # with tfvmf/configs
-    package_data={"tfvmf": ["py.typed"]},
+    package_data={"tfvmf": ["py.typed", "evaluation/report.html.j2", "models/allowed_ops.txt"]},
     entry_points={"console_scripts": ["tfvmf = tfvmf.programs:main"]},
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",
         "importlib_resources",  # TFDS needs it to prepare data and does not say (its issue 11212)
-        # Of tensorflow-datasets, which forgets to ask for it (tensorflow/datasets#11212):
-        # `--download` fails without it.
-        "importlib_resources>=6",
+        "jinja2>=3.1",
         "keras>=3.12,<4",
-        "markdown>=3.6",
         "matplotlib>=3.9",
         "ml_collections>=1.0",
         "numpy>=2.0",

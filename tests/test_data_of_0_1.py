@@ -69,8 +69,7 @@ def test_settings_of_a_run_are_read_by_their_new_names(old):
 
 
 def test_it_evaluates_as_0_1_did(old):
-    run = evaluation.load(old / "run", images=100)
-    results = evaluation.SUITES["probe"](run)
+    results = evaluation.probe(evaluation.subject_from_run(old / "run"), max_images=100)
     # What 0.1 wrote to eval/probe/results.json.
     assert results["knn_20_accuracy"] == pytest.approx(0.69, abs=0.011)
     assert results["knn_200_accuracy"] == pytest.approx(0.58, abs=0.011)

@@ -5,7 +5,10 @@ and their bounds) is declared beside code that uses TensorFlow; such a module im
 """
 
 import importlib
-from typing import Any
+from collections.abc import Iterator, MutableMapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class LazyModule:
@@ -21,3 +24,36 @@ class LazyModule:
 def lazy_import(*names: str) -> list[Any]:
     """One `LazyModule` per dotted name, in the same order."""
     return [LazyModule(name) for name in names]
+
+
+class Registry(MutableMapping[str, T]):
+    """Objects by name; one given as "module:attribute" is imported when it is first asked for."""
+
+    def __init__(self, **entries: T | str) -> None:
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> T:
+        entry = self._entries[name]
+        if isinstance(entry, str):
+            module, _, attribute = entry.partition(":")
+            entry = self._entries[name] = getattr(importlib.import_module(module), attribute)
+        return entry
+
+    def __setitem__(self, name: str, entry: T | str) -> None:
+        self._entries[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries  # without importing it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def unloaded(self, name: str) -> T | str:
+        """The entry as it is: an object, or "module:attribute" if nobody has asked for it yet."""
+        return self._entries[name]

@@ -44,6 +44,19 @@ def num_lines(paths: Iterable[pathlib.Path]) -> int:
     return sum(len(path.read_text().splitlines()) for path in paths)
 
 
+def program_flags() -> list[str]:
+    """Names of the flags of all programs, one entry per program that has it."""
+    from tfvmf import programs
+
+    names: list[str] = []
+    for verb in programs.VERBS:
+        module = importlib.import_module(f"tfvmf.programs.{verb.replace('-', '_')}")
+        values = flags.FlagValues()
+        module.define(values, ["tfvmf"])
+        names.extend(values)
+    return names
+
+
 def flag_names(paths: Iterable[pathlib.Path]) -> list[str]:
     """Names of the flags that some files define, one entry per definition."""
     names = []
@@ -108,6 +121,8 @@ def main(argv: Sequence[str]) -> None:
     root = pathlib.Path(_ROOT.value).resolve()
     package = sources(root, "tfvmf")
     names = flag_names(sources(root, "tfvmf", "bin"))
+    if (root / "tfvmf" / "programs").is_dir():  # where one definition may serve several programs
+        names = program_flags()
     step = train_step_files(root)
     print(f"modules of tfvmf    {len(package)}")
     print(f"their lines         {num_lines(package)}")

@@ -33,10 +33,7 @@ def layers() -> list[list[str]]:
     with open(ROOT / "pyproject.toml", "rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     (found,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
-    return [
-        [name.strip(" ()").removeprefix("tfvmf.") for name in re.split("[|:]", layer)]
-        for layer in found
-    ]
+    return [[name.strip(" ()") for name in re.split("[|:]", layer)] for layer in found]
 
 
 def imports() -> Imports:
@@ -98,19 +95,22 @@ def between_packages(found: Imports) -> Imports:
 
 
 def places(edges: Imports) -> dict[str, tuple[float, float]]:
-    """The middle of every package's box: a row per layer, below the boxes that import it."""
-    rows = [[room for room in layer if room in edges] for layer in layers()]
-    found: dict[str, tuple[float, float]] = {}
-
-    def wanted(room: str) -> float:
-        above = [found[user][0] for user in found if room in edges[user]]
-        return sum(above) / len(above) if above else 0.0
-
-    for number, row in enumerate(filter(None, rows)):
-        row.sort(key=wanted)
-        for column, room in enumerate(row):
-            found[room] = (COLUMN * (column - (len(row) - 1) / 2), -ROW * number)
-    return found
+    """The middle of every package's box: a row per layer, near those with arrows to it."""
+    rows = [row for layer in layers() if (row := [room for room in layer if room in edges])]
+    x = dict.fromkeys(edges, 0.0)
+    for _ in range(20):
+        for row in rows:
+            wanted = {}
+            for room in row:
+                near = [x[other] for other in edges if room in edges[other] or other in edges[room]]
+                wanted[room] = sum(near) / len(near) if near else COLUMN
+            row.sort(key=lambda room: wanted[room])
+            spread = [wanted[row[0]]]
+            for room in row[1:]:
+                spread.append(max(wanted[room], spread[-1] + COLUMN))
+            shift = (sum(wanted.values()) - sum(spread)) / len(row)
+            x |= {room: value + shift for room, value in zip(row, spread, strict=True)}
+    return {room: (x[room], -ROW * number) for number, row in enumerate(rows) for room in row}
 
 
 def box(axes: Axes, x: float, y: float, text: str, *, width: float = WIDTH, color: str) -> None:
@@ -121,7 +121,7 @@ def box(axes: Axes, x: float, y: float, text: str, *, width: float = WIDTH, colo
             boxstyle="round,pad=0,rounding_size=0.12", facecolor=color, edgecolor=LINE,
         )
     )  # fmt: skip
-    axes.text(x, y, text, ha="center", va="center", fontsize=11, color=INK, zorder=4)
+    axes.text(x, y, text, ha="center", va="center", fontsize=10, color=INK, zorder=4)
 
 
 def draw(axes: Axes) -> None:
@@ -142,7 +142,8 @@ def draw(axes: Axes) -> None:
         box(axes, x, y, room, color=PACKAGE)
     bottom = min(y for _, y in place.values()) - 0.9 * ROW
     modules = "   ".join(room for room in found if not is_package(room))
-    box(axes, 0.0, bottom, modules, width=0.105 * len(modules) + 0.6, color=MODULE)
+    middle = sum(x for x, _ in place.values()) / len(place)
+    box(axes, middle, bottom, modules, width=0.125 * len(modules) + 0.6, color=MODULE)
     axes.set_aspect("equal")
     axes.autoscale_view()
     axes.axis("off")
@@ -150,7 +151,7 @@ def draw(axes: Axes) -> None:
 
 def main() -> None:
     """Writes the picture and the table."""
-    figure = Figure(figsize=(10, 8), layout="constrained")
+    figure = Figure(figsize=(9, 7), layout="constrained")
     draw(figure.subplots())
     figure.savefig(PICTURE, dpi=90)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)

@@ -14,12 +14,10 @@ import tensorflow as tf
 from benchmarks import corruption_speed
 from benchmarks.side_by_side.problem import Problem
 from benchmarks.side_by_side.tfvmf_step import config_of
-from tfvmf.evaluation import cifar10c
-from tfvmf.evaluation.corrupted import open_corrupted
-from tfvmf.evaluation.run import Evaluation
-from tfvmf.evaluation.scores import Uncertainty
+from tfvmf.evaluation import Options, Subject, Uncertainty
+from tfvmf.evaluation.suites.cifar10c import corrupted_images, measure_corruption
 from tfvmf.methods import Method, build_method
-from tfvmf.training import augmentation_from_config
+from tfvmf.training import augmentation_from_config, load_source
 
 
 def forward(method: str, images: int, **problem: Any) -> Callable[[int], None]:
@@ -71,21 +69,18 @@ def suite(images: int, cached: bool, **problem: Any) -> Callable[[int], None]:
     sizes = Problem(**problem)
     method = _method(sizes, "simclr_vmf")
     place = pathlib.Path(tempfile.mkdtemp())
-    evaluation = Evaluation(
-        workdir=place,
-        config=method.config,
-        method=method,
-        checkpoint="untrained",
-        step=0,
-        images=images,
-        corrupted_dir=str(place / "corrupted") if cached else "",
+    train, test = (load_source(method.config, "digits", split) for split in ("train", "test"))
+    subject = Subject(encoder=method.encoder, train=train, test=test)
+    options = Options(
+        max_images=images,
+        corrupted_dir=place / "corrupted" if cached else "",
         cache_corrupted=cached,
     )
-    corrupted = open_corrupted(evaluation)
+    corrupted = corrupted_images(subject, options)
 
     def measure(count: int) -> None:
         for _ in range(count):
-            cifar10c.measure(evaluation, corrupted)
+            measure_corruption(subject, options, corrupted)
 
     return measure
 

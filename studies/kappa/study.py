@@ -44,8 +44,8 @@ from studies.kappa.vectors import Embedding, Vectors, collect
 from tfvmf import losses, models
 from tfvmf.data.corruptions import CORRUPTIONS
 from tfvmf.data.wide import DEFAULT_KINDS, KINDS
-from tfvmf.evaluation.correlation import correlate
-from tfvmf.evaluation.ood_scores import detection
+from tfvmf.evaluation.suites.cifar10c import correlate
+from tfvmf.evaluation.suites.ood import detection
 from tfvmf.models import resnet
 from tfvmf.training.checkpoints import load_method
 

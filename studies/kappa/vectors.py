@@ -15,7 +15,7 @@ from studies.kappa.shifts import SHIFTS
 from tfvmf.counter_random import example_seeds
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from tfvmf.data.wide import KINDS, WideViews
-from tfvmf.models.heads import Levels
+from tfvmf.models import Levels
 from tfvmf.training.inputs import augmentation_from_config, load_source
 
 Vectors = dict[str, np.ndarray]  # levels [..., L], features [..., F], mean_direction [..., d]

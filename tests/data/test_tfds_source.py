@@ -298,7 +298,9 @@ def local_set():
 
         def _info(self):
             features = image_features(label=tfds.features.ClassLabel(names=["a", "b"]))
-            return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
+            return tfds.core.DatasetInfo(
+                builder=self, features=tfds.features.FeaturesDict(features)
+            )
 
         def _split_generators(self, dl_manager):
             if self.broken:

@@ -10,7 +10,9 @@ from sklearn.metrics import roc_auc_score
 
 from tfvmf import evaluation
 from tfvmf.data.corruptions import CORRUPTIONS, corrupt
-from tfvmf.evaluation import agreement
+from tfvmf.evaluation import Options
+from tfvmf.evaluation.suites.agreement import agreement, compare, scale_words
+from tfvmf.evaluation.suites.cifar10c import cifar10c
 from tfvmf.methods import build_method
 
 IMAGES = 12
@@ -26,25 +28,30 @@ def foreign(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, foreign):
+def run(tmp_path_factory):
     # Another scale than the paper's: kappa / 2.
     workdir = make_run(tmp_path_factory.mktemp("run"), **{"concentration.penalty_weight": 0.0125})
-    return evaluation.load(workdir, images=IMAGES, views=3, out_sources=(foreign,))
+    return evaluation.subject_from_run(workdir)
 
 
 @pytest.fixture(scope="module")
-def results(run):
-    return evaluation.SUITES["agreement"](run)
+def options(foreign):
+    return Options(max_images=IMAGES, num_views=3, ood_sources=(foreign,))
+
+
+@pytest.fixture(scope="module")
+def results(run, options):
+    return agreement(run, options)
 
 
 @pytest.fixture(scope="module")
 def pair(run):
     """A function from images to kappa and E[cos]: NumPy on what the encoder says."""
     uncertainty = evaluation.Uncertainty(
-        run.method.encoder,
+        run.encoder,
         ("kappa", "agreement"),
-        augmentation=run.uncertainty._augmentation,
-        views=3,
+        augmentation=run.augmentation,
+        num_views=3,
     )
 
     def measure(images):
@@ -75,8 +82,8 @@ def test_all_corruptions_count_alike(results):
     assert results["corrupted"]["images"] == IMAGES * 5 * len(CORRUPTIONS)
 
 
-def test_both_scores_are_followed_over_severities(run, results):
-    beside = evaluation.SUITES["cifar10c"](run.followed_by("kappa", "agreement"))["scores"]
+def test_both_scores_are_followed_over_severities(run, options, results):
+    beside = cifar10c(run, options, scores=("kappa", "agreement"))["scores"]
     for name in ("kappa", "agreement"):
         assert results[f"{name}_spearman"] == pytest.approx(beside[name]["mean_spearman"])
         assert results["spearman"][name] == pytest.approx(beside[name]["spearman"])
@@ -84,7 +91,7 @@ def test_both_scores_are_followed_over_severities(run, results):
 
 def test_foreign_sets_are_compared_too(run, results, foreign, pair):
     clean = pair(run.test.images(0, IMAGES))
-    images = agreement.training.load_source(run.config, foreign, "test").images(0, IMAGES)
+    images = run.open(foreign).images(0, IMAGES)
     kappa, cosine = pair(images)
     entry = results["out"][foreign]
     assert results[f"{foreign}_error"] == entry["error"]
@@ -100,7 +107,7 @@ def test_it_writes_what_it_returns(run, results, foreign):
     assert json.loads((directory / "results.json").read_text()) == results
     lines = (directory / "table.csv").read_text().splitlines()
     assert len(lines) == 1 + 1 + 5 * len(CORRUPTIONS) + 1 + 1
-    named = next(line for line in lines if line.startswith('"fog",3,')).split(",")
+    named = next(line for line in lines if line.startswith("fog,3,")).split(",")
     assert float(named[6]) == pytest.approx(results["calibration"]["fog"][2]["error"], rel=1e-5)
     table = (directory / "table.md").read_text()
     assert f"| clean | {results['clean']['predicted']:.3f} |" in table
@@ -110,16 +117,16 @@ def test_it_writes_what_it_returns(run, results, foreign):
 def test_the_exact_penalty_has_a_scale_of_its_own(rng):
     method = build_method(tiny_config(**{"concentration.regularizer": "vmf"}))
     kappa = np.array([1.0, 30.0])
-    found = agreement.compare(method, kappa, np.array([0.0, 0.5]))
+    found = compare(method.predicted_cosine, kappa, np.array([0.0, 0.5]))
     # A_8(k) = I_4(k) / I_3(k)
     predicted = scipy.special.ive(4, kappa) / scipy.special.ive(3, kappa)
     assert found["predicted"] == pytest.approx(predicted.mean(), rel=1e-5)
     assert found["error"] == pytest.approx(np.abs(predicted - [0.0, 0.5]).mean(), rel=1e-5)
-    assert agreement.scale_of(method) == "A_d(kappa)"
+    assert scale_words(method.predicted_cosine, dimension=8) == "A_d(kappa)"
 
 
 def test_a_kappa_that_is_the_same_for_all_has_no_rank():
-    found = agreement.compare(build_method(tiny_config()), np.ones(3), np.arange(3.0))
+    found = compare(build_method(tiny_config()).predicted_cosine, np.ones(3), np.arange(3.0))
     assert found["rank"] is None
     assert found["error"] == pytest.approx(np.abs(0.2 - np.arange(3.0)).mean())
 
@@ -134,4 +141,4 @@ def test_a_kappa_that_is_the_same_for_all_has_no_rank():
 )
 def test_a_kappa_without_that_meaning_is_left_out(changes, message):
     with pytest.raises(evaluation.NotApplicable, match=message):
-        agreement.scale_of(build_method(tiny_config(**changes)))
+        scale_words(build_method(tiny_config(**changes)).predicted_cosine, dimension=8)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tfvmf.evaluation.correlation import correlate
+from tfvmf.evaluation.suites.cifar10c import correlate
 
 
 def test_six_points_are_correlated_as_scipy_does(rng):

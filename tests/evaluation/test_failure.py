@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 import json
 
@@ -10,26 +9,31 @@ from helpers.untrained import make_run
 from sklearn.metrics import roc_auc_score
 
 from tfvmf import evaluation
-from tfvmf.evaluation import crops, failure, paper, risk
+from tfvmf.evaluation import Options, paper
 from tfvmf.evaluation.scores import SCORES
+from tfvmf.evaluation.suites.failure import (
+    AREAS,
+    aurc,
+    compare,
+    crop,
+    crop_test,
+    detect,
+    failure,
+    oracle,
+    retrieve,
+    risk_coverage,
+)
+from tfvmf.evaluation.suites.probe import linear_probe
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return evaluation.load(make_run(tmp_path_factory.mktemp("run")))
-
-
-def again(run, **options):
-    """The same run with other options, and all that is known of it already."""
-    other = dataclasses.replace(run, **options)
-    for name in ("embedder", "train", "test", "train_embeddings", "linear_probe"):
-        other.__dict__[name] = getattr(run, name)
-    return other
+    return evaluation.subject_from_run(make_run(tmp_path_factory.mktemp("run")))
 
 
 @pytest.fixture(scope="module")
 def results(run):
-    return evaluation.SUITES["failure"](run)
+    return failure(run)
 
 
 def area_by_hand(uncertainty, wrong):
@@ -40,8 +44,8 @@ def area_by_hand(uncertainty, wrong):
 
 def test_aurc_is_the_mean_of_the_selective_risks(rng):
     uncertainty, wrong = rng.normal(size=50), rng.random(50) < 0.3
-    curve = risk.risk_coverage(uncertainty, wrong)
-    assert risk.aurc(curve) == pytest.approx(area_by_hand(uncertainty, wrong))
+    curve = risk_coverage(uncertainty, wrong)
+    assert aurc(curve) == pytest.approx(area_by_hand(uncertainty, wrong))
     assert curve[-1] == pytest.approx(wrong.mean())
 
 
@@ -52,8 +56,8 @@ def test_aurc_with_ties_is_the_mean_over_their_orders():
     for order in itertools.permutations([1, 2, 3]):
         rows = [0, *order, 4]
         areas.append(area_by_hand(uncertainty[rows], wrong[rows]))
-    assert risk.aurc(risk.risk_coverage(uncertainty, wrong)) == pytest.approx(np.mean(areas))
-    constant = risk.risk_coverage(np.ones(5), wrong)
+    assert aurc(risk_coverage(uncertainty, wrong)) == pytest.approx(np.mean(areas))
+    constant = risk_coverage(np.ones(5), wrong)
     np.testing.assert_allclose(constant, 0.4)
 
 
@@ -62,16 +66,16 @@ def test_no_order_beats_the_oracle():
     areas = [
         area_by_hand(np.array(order), wrong) for order in itertools.permutations(range(len(wrong)))
     ]
-    assert risk.aurc(risk.oracle(wrong)) == pytest.approx(min(areas))
-    detected = failure.detect(np.arange(6.0), wrong)
+    assert aurc(oracle(wrong)) == pytest.approx(min(areas))
+    detected = detect(np.arange(6.0), wrong)
     assert detected["excess_aurc"] == pytest.approx(area_by_hand(np.arange(6), wrong) - min(areas))
-    assert failure.detect(wrong.astype(float), wrong)["excess_aurc"] == 0.0
+    assert detect(wrong.astype(float), wrong)["excess_aurc"] == 0.0
 
 
 def test_every_round_is_scipys_test_of_two_draws(rng):
     values, wrong = rng.normal(size=600), rng.random(600) < 0.4
     values[wrong] -= 0.5
-    compared = failure.compare(values, wrong, seed=3)
+    compared = compare(values, wrong, seed=3)
     assert "note" not in compared
     assert (compared["correct"], compared["wrong"]) == ((~wrong).sum(), wrong.sum())
     again = np.random.default_rng(3)
@@ -88,41 +92,41 @@ def test_every_round_is_scipys_test_of_two_draws(rng):
 
 def test_p_knows_a_difference_from_none(rng):
     values, wrong = rng.normal(size=5000), np.arange(5000) < 1500
-    assert failure.compare(values, wrong)["largest_p"] > 0.5
-    assert failure.compare(values - 2.0 * wrong, wrong)["largest_p"] < 1e-6
-    assert failure.compare(np.ones(5000), wrong)["smallest_p"] == 1.0  # a score without an opinion
+    assert compare(values, wrong)["largest_p"] > 0.5
+    assert compare(values - 2.0 * wrong, wrong)["largest_p"] < 1e-6
+    assert compare(np.ones(5000), wrong)["smallest_p"] == 1.0  # a score without an opinion
 
 
 def test_few_errors_and_none_are_said_in_one_line(rng):
     values = rng.normal(size=300)
-    few = failure.compare(values, np.arange(300) < 7)
+    few = compare(values, np.arange(300) < 7)
     assert "7 wrong" in few["note"]
     assert 0.0 <= few["smallest_p"] <= few["largest_p"] <= 1.0
-    none = failure.compare(values, np.zeros(300, bool))
+    none = compare(values, np.zeros(300, bool))
     assert none["note"] == "no prediction is wrong: there is nothing to compare"
     assert none["smallest_p"] is none["mean_wrong"] is None
-    detected = failure.detect(values, np.zeros(300, bool))
+    detected = detect(values, np.zeros(300, bool))
     assert (detected["auroc"], detected["aurc"]) == (None, 0.0)
 
 
 def test_r_auroc_is_of_certainty_predicting_a_good_neighbor(rng):
     same = rng.random(100) < 0.7
     kappa = rng.normal(size=100) + same
-    measured = failure.retrieve(SCORES["kappa"].uncertainty(kappa), same)
+    measured = retrieve(SCORES["kappa"].uncertainty(kappa), same)
     assert measured["r_auroc"] == pytest.approx(roc_auc_score(same, kappa))
     assert measured["r_auroc"] > 0.6
     assert measured["nearest_accuracy"] == same.mean()
 
 
 def test_the_suite_measures_what_it_says(run, results):
-    features, labels = run.test_embeddings["features"], run.test.labels
-    kappa = run.test_embeddings["concentration"]
-    wrong = run.linear_probe.predict(features) != labels
+    embeddings, labels = run.embed(run.test), run.test.labels
+    features, kappa = embeddings["features"], embeddings["concentration"]
+    wrong = linear_probe(run).predict(features) != labels
     assert (results["score"], results["images"]) == ("kappa", 400)
     assert results["wrong"] == wrong.sum() > 0
     assert results["auroc"] == pytest.approx(roc_auc_score(wrong, -kappa))
     assert results["mean_wrong"] == pytest.approx(kappa[wrong].mean(), rel=1e-5)
-    bank = run.train_embeddings["features"]
+    bank = run.embed(run.train)["features"]
     cosines = (features / np.linalg.norm(features, axis=1, keepdims=True)) @ (
         bank / np.linalg.norm(bank, axis=1, keepdims=True)
     ).T
@@ -132,7 +136,7 @@ def test_the_suite_measures_what_it_says(run, results):
 
 
 def test_the_suite_writes_a_table_and_a_picture(run, results):
-    directory = run.directory("failure")
+    directory = run.directory_for("failure")
     assert json.loads((directory / "results.json").read_text()) == results
     table = (directory / "table.md").read_text()
     assert "6.42e-20" in table
@@ -144,22 +148,22 @@ def test_the_suite_writes_a_table_and_a_picture(run, results):
 
 
 def test_a_run_without_errors_goes_on(run, monkeypatch):
-    perfect = again(run, images=20)
     monkeypatch.setattr(
-        type(perfect.linear_probe), "predict", lambda self, features: run.test.labels[:20]
+        type(linear_probe(run)), "predict", lambda self, features: run.test.labels[:20]
     )
-    results = evaluation.SUITES["failure"](perfect)
+    results = failure(run, max_images=20)
     assert (results["wrong"], results["smallest_p"], results["auroc"]) == (0, None, None)
-    assert "nothing to compare" in (perfect.directory("failure") / "table.md").read_text()
-    assert len(results["crops"]) == len(crops.AREAS)
+    assert "nothing to compare" in (run.directory_for("failure") / "table.md").read_text()
+    assert len(results["crops"]) == len(AREAS)
 
 
 @pytest.mark.parametrize(("name", "sign"), [("feature_norm", -1), ("agreement", -1)])
 def test_any_score_is_turned_the_right_way(run, name, sign):
-    other = again(run, images=60, scores=(name,), views=3)
-    results = evaluation.SUITES["failure"](other)
-    values = other.uncertainty(other.test.images(0, 60))[name]
-    wrong = other.linear_probe.predict(other.test_embeddings["features"]) != run.test.labels[:60]
+    options = Options(max_images=60, scores=(name,), num_views=3)
+    results = failure(run, options)
+    values = run.uncertainty(options)(run.test.images(0, 60))[name]
+    features = run.embed(run.test, limit=60)["features"]
+    wrong = linear_probe(run).predict(features) != run.test.labels[:60]
     assert (results["score"], results["wrong"]) == (SCORES[name].title, wrong.sum())
     assert results["auroc"] == pytest.approx(roc_auc_score(wrong, sign * values), abs=1e-3)
 
@@ -168,59 +172,57 @@ def test_a_crop_is_the_part_of_the_image_that_it_says():
     images = np.zeros((2, 16, 16, 3), np.uint8)
     images[:, :8, :8] = 200  # a quarter of the area, at the top left
     corners = np.array([[0.0, 0.0], [1.0, 1.0]])
-    cut = crops.crop(images, corners, 0.25)
+    cut = crop(images, corners, 0.25)
     assert cut.shape == images.shape
     assert cut[0, :12, :12].min() == 200
     assert cut[1, 4:, 4:].max() == 0
-    np.testing.assert_array_equal(crops.crop(images, corners, 1.0), images)
+    np.testing.assert_array_equal(crop(images, corners, 1.0), images)
 
 
-class Eyes:
-    """A stand-in for an evaluation whose score is the darkness of an image."""
+class Images:
+    """As much of a source as the crop test needs."""
 
-    score = SCORES["ensemble"]  # high is uncertain
-
-    def __init__(self, images, sign=1):
-        self._images, self._sign = images, sign
-        self.test = self
+    def __init__(self, images):
+        self._images = images
 
     def images(self, start, stop):
         return self._images[start:stop]
-
-    def uncertainty(self, images):
-        return {"ensemble": self._sign * darkness(images)}
 
 
 def darkness(images):
     return 1.0 - images.mean(axis=(1, 2, 3)) / 255.0
 
 
+UNCERTAIN = SCORES["ensemble"]  # high is uncertain
+
+
 def test_the_crop_test_counts_who_becomes_less_certain():
     images = np.full((300, 16, 16, 3), 255, np.uint8)
     images[:, 4:12, 4:12] = 0  # the more black, the less certain
     dark = darkness(images)
-    entries = crops.crop_test(Eyes(images), dark)
-    assert [entry["area"] for entry in entries] == list(crops.AREAS)
+    entries = crop_test(Images(images), darkness, dark, UNCERTAIN)
+    assert [entry["area"] for entry in entries] == list(AREAS)
     # Of three quarters every crop holds the whole square, which is larger in it.
     assert entries[0]["share"] == 1.0
     assert entries[0]["mean"] == pytest.approx(dark.mean() / 0.75, rel=0.03)
-    turned = crops.crop_test(Eyes(images, -1), -dark)
+    turned = crop_test(Images(images), lambda cut: -darkness(cut), -dark, UNCERTAIN)
     assert turned[0]["share"] == 0.0
+    assert crop_test(Images(images), darkness, dark, SCORES["kappa"])[0]["share"] == 0.0
     blank = np.full((300, 16, 16, 3), 255, np.uint8)
-    assert crops.crop_test(Eyes(blank), np.zeros(300))[2]["share"] == 0.5  # all are draws
+    drawn = crop_test(Images(blank), darkness, np.zeros(300), UNCERTAIN)
+    assert drawn[2]["share"] == 0.5  # all are draws
 
 
 def test_the_crop_of_an_image_depends_on_its_index_alone(rng):
     images = rng.integers(0, 2, (270, 8, 8, 3), dtype=np.uint8)  # more than a batch
     seen = []
 
-    class Watch(Eyes):
-        def uncertainty(self, images):
-            seen.append(images)
-            return super().uncertainty(images)
+    def watch(cut):
+        seen.append(cut)
+        return darkness(cut)
 
-    crops.crop_test(Watch(images), np.zeros(270))
-    first = np.concatenate([seen[1], seen[1 + len(crops.AREAS)]])
+    crop_test(Images(images), watch, np.zeros(270), UNCERTAIN)
+    first = np.concatenate([seen[1], seen[1 + len(AREAS)]])
     seen.clear()
-    crops.crop_test(Watch(images[:40]), np.zeros(40))
+    crop_test(Images(images[:40]), watch, np.zeros(40), UNCERTAIN)
     np.testing.assert_array_equal(first[:40], seen[1])

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 
 import numpy as np
@@ -11,12 +10,12 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from tfvmf import evaluation, training
 from tfvmf.errors import UserError
-from tfvmf.evaluation import linear
+from tfvmf.evaluation.suites.probe import PENALTIES, Problem, fit_linear, linear_probe, probe
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return evaluation.load(make_run(tmp_path_factory.mktemp("run")))
+    return evaluation.subject_from_run(make_run(tmp_path_factory.mktemp("run")))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,7 @@ def test_the_minimum_is_scikit_learns(digits, l2):
     reference = LogisticRegression(C=1 / (l2 * len(labels)), tol=1e-8, max_iter=10_000)
     reference.fit(features.astype(float), labels)
     least = loss(reference.coef_.T, reference.intercept_, features, labels, l2)
-    weights, bias, value = linear.Problem(features, labels, 10).solve(l2)
+    weights, bias, value = Problem(features, labels, 10).solve(l2)
     assert value == pytest.approx(least, rel=1e-4)
     assert loss(weights, bias, features, labels, l2) == pytest.approx(value, rel=1e-5)
     held_out = digits[0][1200:]
@@ -48,7 +47,7 @@ def test_the_minimum_is_scikit_learns(digits, l2):
 
 
 def test_a_warm_start_changes_the_way_and_not_the_minimum(digits):
-    problem = linear.Problem(*digits, 10)
+    problem = Problem(*digits, 10)
     weights, bias, _ = problem.solve(1e-2)
     assert problem.solve(1e-3, (weights, bias))[2] == pytest.approx(problem.solve(1e-3)[2], 1e-4)
 
@@ -58,7 +57,7 @@ def test_strongly_correlated_features_converge(rng):
     features = rng.normal(size=(500, 20)) @ mixing.T
     features = ((features - features.mean(axis=0)) / features.std(axis=0)).astype(np.float32)
     labels = rng.integers(0, 3, 500)
-    weights, bias, value = linear.Problem(features, labels, 3).solve(1e-3)
+    weights, bias, value = Problem(features, labels, 3).solve(1e-3)
     for _ in range(20):  # no step away is better
         near = loss(weights + 1e-2 * rng.normal(size=weights.shape), bias, features, labels, 1e-3)
         assert near > value
@@ -71,8 +70,8 @@ def test_strongly_correlated_features_converge(rng):
 def test_the_probe_takes_features_of_any_scale_and_labels_of_any_name(digits):
     features, labels = digits
     scales = np.geomspace(1e-3, 1e3, features.shape[1]).astype(np.float32)
-    plain = linear.fit(features[:1200], labels[:1200])
-    scaled = linear.fit(7.0 + features[:1200] * scales, 3 * labels[:1200] + 5)
+    plain = fit_linear(features[:1200], labels[:1200])
+    scaled = fit_linear(7.0 + features[:1200] * scales, 3 * labels[:1200] + 5)
     held_out = features[1200:]
     assert (plain.predict(held_out) == labels[1200:]).mean() > 0.9
     same = scaled.predict(7.0 + held_out * scales) == 3 * plain.predict(held_out) + 5
@@ -85,25 +84,25 @@ def test_noise_is_penalised_and_signal_is_not(rng):
     noise[:, 0] += 0.5 * labels
     clear = rng.normal(size=(400, 2)).astype(np.float32)
     clear[:, 0] += 20 * labels
-    probe = linear.fit(noise, labels)
-    assert probe.l2 >= 1e-2
-    assert probe.path[probe.l2] == min(probe.path.values())
+    fitted = fit_linear(noise, labels)
+    assert fitted.l2 >= 1e-2
+    assert fitted.path[fitted.l2] == min(fitted.path.values())
     # Three weaker penalties were no better: none below them was tried.
-    assert len(probe.path) == linear.PENALTIES.index(probe.l2) + 4
-    probe = linear.fit(clear, labels)
-    assert probe.l2 < 1e-4
-    assert (probe.predict(clear) == labels).all()
+    assert len(fitted.path) == PENALTIES.index(fitted.l2) + 4
+    fitted = fit_linear(clear, labels)
+    assert fitted.l2 < 1e-4
+    assert (fitted.predict(clear) == labels).all()
 
 
 def test_the_penalty_is_chosen_on_examples_that_are_not_fitted(rng):
     # Labels are random: every penalty fits them better than the one before, and none knows more.
     features = rng.normal(size=(300, 200)).astype(np.float32)
-    assert linear.fit(features, rng.integers(0, 3, 300)).l2 == linear.PENALTIES[0]
+    assert fit_linear(features, rng.integers(0, 3, 300)).l2 == PENALTIES[0]
 
 
 def test_the_suite_agrees_with_scikit_learn(run):
-    results = evaluation.SUITES["probe"](run)
-    train, test = (e["features"] for e in (run.train_embeddings, run.test_embeddings))
+    results = probe(run)
+    train, test = (run.embed(source)["features"] for source in (run.train, run.test))
     unit = train / np.linalg.norm(train, axis=1, keepdims=True)
     reference = KNeighborsClassifier(
         20, weights=lambda squares: np.exp(-(squares**2) / 2 / 0.5)
@@ -119,7 +118,7 @@ def test_the_suite_agrees_with_scikit_learn(run):
     assert results["linear_accuracy"] == pytest.approx(expected, abs=0.011)
     assert results["linear_accuracy"] > 0.3
     assert "classifier_accuracy" not in results
-    directory = run.directory("probe")
+    directory = run.directory_for("probe")
     assert json.loads((directory / "results.json").read_text()) == results
     assert (
         f"| linear probe | {results['linear_accuracy']:.4f} |"
@@ -128,23 +127,23 @@ def test_the_suite_agrees_with_scikit_learn(run):
 
 
 def test_features_are_computed_once_and_images_limit_the_test(run):
-    limited = dataclasses.replace(run, images=30)
-    assert limited.test_embeddings is limited.test_embeddings
-    assert limited.train_embeddings["features"].shape[0] == 1397
+    assert run.embed(run.train) is run.embed(run.train)
+    assert run.embed(run.test, limit=30) is run.embed(run.test, limit=30)
+    assert linear_probe(run) is linear_probe(run)
+    assert run.embed(run.train)["features"].shape[0] == 1397
     expected = run.embedder(run.test.images(0, 30))
-    for name, values in limited.test_embeddings.items():
+    for name, values in run.embed(run.test, limit=30).items():
         np.testing.assert_allclose(values, expected[name], rtol=1e-4, atol=1e-5)
-    limited.__dict__["linear_probe"] = run.linear_probe
-    assert evaluation.SUITES["probe"](limited)["images"] == 30
+    assert probe(run, max_images=30)["images"] == 30
 
 
 def test_a_supervised_run_is_judged_by_its_own_classifier_too(tmp_path):
     training.train(tiny_config(epochs=1, method="supervised"), tmp_path)
-    run = evaluation.load(tmp_path)
-    results = evaluation.SUITES["probe"](run)
-    logits = run.method.models["classifier"](run.test_embeddings["features"]).numpy()
+    run = evaluation.subject_from_run(tmp_path)
+    results = probe(run)
+    logits = run.classifier(run.embed(run.test)["features"]).numpy()
     assert results["classifier_accuracy"] == (logits.argmax(axis=1) == run.test.labels).mean()
-    assert "its own classifier" in (run.directory("probe") / "table.md").read_text()
+    assert "its own classifier" in (run.directory_for("probe") / "table.md").read_text()
 
 
 @pytest.mark.parametrize("suite", ["probe", "failure"])
@@ -152,7 +151,7 @@ def test_data_without_labels_are_refused_in_one_line(suite, tmp_path, rng):
     images = rng.integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", images=images)
     make_run(tmp_path / "run", **{"data.source": f"npz:{tmp_path / 'images.npz'}"})
-    run = evaluation.load(tmp_path / "run")
+    run = evaluation.subject_from_run(tmp_path / "run")
     with pytest.raises(UserError, match=f"no labels: the suite {suite}") as error:
         evaluation.SUITES[suite](run)
     # `--suite=all` goes on.

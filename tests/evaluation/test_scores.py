@@ -47,18 +47,18 @@ def test_ensemble_variance_is_the_papers(encoder, images):
 
 
 def test_dropout_variance_is_over_passes_in_inference_mode(encoder, images):
-    value = uncertainty(encoder, images, scores=("dropout",), passes=5, seed=3)["dropout"]
+    value = uncertainty(encoder, images, scores=("dropout",), num_passes=5, seed=3)["dropout"]
     passes = []
     for number in range(5):
-        with models.dropping(example_seeds(3, number, tf.zeros([7], tf.int32), 0)):
+        with models.dropout_masks(example_seeds(3, number, tf.zeros([7], tf.int32), 0)):
             passes.append(forward(encoder, images)["features"])
     np.testing.assert_allclose(value, np.var(passes, axis=0).mean(axis=1), rtol=1e-4)
-    part = uncertainty(encoder, images[3:], scores=("dropout",), passes=5, seed=3)["dropout"]
+    part = uncertainty(encoder, images[3:], scores=("dropout",), num_passes=5, seed=3)["dropout"]
     np.testing.assert_allclose(part, value[3:], rtol=1e-4)  # whatever the batch
 
 
 def test_agreement_is_the_mean_cosine_of_views(encoder, images):
-    options = {"scores": ("agreement",), "augmentation": AUGMENTATION, "views": 4}
+    options = {"scores": ("agreement",), "augmentation": AUGMENTATION, "num_views": 4}
     value = uncertainty(encoder, images, **options)["agreement"]
     directions = []
     for number in range(4):
@@ -75,7 +75,7 @@ def test_agreement_is_the_mean_cosine_of_views(encoder, images):
         ({"scores": ("entropy",)}, "unknown"),
         ({"scores": ()}, "at least one"),
         ({"scores": ("ensemble",)}, "2 members"),
-        ({"scores": ("dropout",), "passes": 0}, "passes"),
+        ({"scores": ("dropout",), "num_passes": 0}, "passes"),
         ({"scores": ("agreement",)}, "augmentation"),
     ],
 )

@@ -10,6 +10,9 @@ from tfvmf import evaluation, training
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, TFDS_NAMES, corrupt
 from tfvmf.data.corruptions.cache import write_cache
 from tfvmf.errors import UserError
+from tfvmf.evaluation.suites.cifar10c import cifar10c
+from tfvmf.evaluation.suites.curves import curves
+from tfvmf.evaluation.suites.probe import probe
 
 
 def trained(workdir, **changes):
@@ -24,18 +27,18 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(workdir):
-    return evaluation.load(workdir, images=30)
+    return evaluation.subject_from_run(workdir)
 
 
 def test_cifar10c_writes_tables_and_pictures(run, workdir):
-    results = evaluation.SUITES["cifar10c"](run)
+    results = cifar10c(run, max_images=30)
     directory = workdir / "eval" / "cifar10c"
     written = json.loads((directory / "results.json").read_text())
     assert written == results
     assert list(written["spearman"]) == list(CORRUPTIONS)
     assert written["mean_spearman"] == pytest.approx(np.mean(list(written["spearman"].values())))
     clean = run.embedder(run.test.images(0, 30))["concentration"].mean()
-    assert all(len(v) == 6 and v[0] == pytest.approx(clean) for v in written["kappa"].values())
+    assert all(len(v) == 6 and v[0] == pytest.approx(clean) for v in written["mean_score"].values())
     assert (directory / "table.csv").read_text().count("\n") == 19
     assert "-0.876" in (directory / "table.md").read_text()  # the mean of the paper's row
     for picture in ("kappa.png", "examples.png"):
@@ -43,28 +46,25 @@ def test_cifar10c_writes_tables_and_pictures(run, workdir):
 
 
 def test_cifar10c_reads_files_in_the_official_layout(run, workdir, tmp_path):
-    generated = evaluation.SUITES["cifar10c"](run)
+    generated = cifar10c(run, max_images=30)
     write_cache(tmp_path, run.test.images(), run.test.labels)
-    read = evaluation.SUITES["cifar10c"](
-        evaluation.load(workdir, images=30, corrupted_dir=str(tmp_path))
-    )
+    read = cifar10c(run, max_images=30, corrupted_dir=tmp_path)
     assert read["spearman"] == generated["spearman"]
     np.save(tmp_path / "fog.npy", np.zeros((10, 8, 8, 3), np.uint8))
     with pytest.raises(UserError, match=r"fog\.npy"):
-        evaluation.SUITES["cifar10c"](evaluation.load(workdir, corrupted_dir=str(tmp_path)))
+        cifar10c(run, corrupted_dir=str(tmp_path))
 
 
 @pytest.mark.slow
 def test_cifar10c_fills_a_directory_on_request(run, workdir, tmp_path):
-    generated = evaluation.SUITES["cifar10c"](run)
+    generated = cifar10c(run, max_images=30)
     place = str(tmp_path / "corrupted")
     for _ in range(2):  # the second time only reads
-        options = {"images": 30, "corrupted_dir": place, "cache_corrupted": True}
-        cached = evaluation.SUITES["cifar10c"](evaluation.load(workdir, **options))
+        cached = cifar10c(run, max_images=30, corrupted_dir=place, cache_corrupted=True)
         assert cached["spearman"] == generated["spearman"]
     assert np.load(tmp_path / "corrupted" / "fog.npy").shape == (2000, 8, 8, 3)
-    with pytest.raises(UserError, match="--corrupted_dir"):
-        evaluation.SUITES["cifar10c"](evaluation.load(workdir, cache_corrupted=True))
+    with pytest.raises(UserError, match="corrupted_dir"):
+        cifar10c(run, cache_corrupted=True)
 
 
 @pytest.fixture
@@ -91,53 +91,53 @@ def cifar10_run(tmp_path, rng):
 
 @pytest.mark.slow
 def test_cifar10c_reads_tfds(cifar10_run, tmp_path):
-    suite = evaluation.SUITES["cifar10c"]
-    generated = suite(evaluation.load(cifar10_run))
-    from_tfds = suite(evaluation.load(cifar10_run, corruptions="tfds"))
-    assert from_tfds["kappa"] == generated["kappa"]
+    run = evaluation.subject_from_run(cifar10_run)
+    generated = cifar10c(run)
+    from_tfds = cifar10c(run, corruptions="tfds")
+    assert from_tfds["mean_score"] == generated["mean_score"]
     assert "TFDS" in from_tfds["corruptions"]
     assert "not CIFAR-10's" not in (cifar10_run / "eval" / "cifar10c" / "table.md").read_text()
     moved = tmp_path / "cifar10_corrupted" / "fog_1"
     moved.rename(tmp_path / "fog")
     with pytest.raises(UserError, match="fog_1"):
-        suite(evaluation.load(cifar10_run, corruptions="tfds"))
+        cifar10c(run, corruptions="tfds")
 
 
-def test_tfds_holds_cifar10_only(workdir):
-    with pytest.raises(UserError, match="--corruptions=generate"):
-        evaluation.SUITES["cifar10c"](evaluation.load(workdir, corruptions="tfds"))
-    with pytest.raises(UserError, match="--corruptions=real"):
-        evaluation.SUITES["cifar10c"](evaluation.load(workdir, corruptions="real"))
+def test_tfds_holds_cifar10_only(run):
+    with pytest.raises(UserError, match="corruptions=generate"):
+        cifar10c(run, corruptions="tfds")
+    with pytest.raises(UserError, match="corruptions=real"):
+        cifar10c(run, corruptions="real")
 
 
 def test_other_data_say_so(run, workdir):
-    evaluation.SUITES["cifar10c"](run)
+    cifar10c(run, max_images=30)
     assert "not CIFAR-10's" in (workdir / "eval" / "cifar10c" / "table.md").read_text()
 
 
 @pytest.mark.slow
 def test_along_training_measures_every_checkpoint(tmp_path):
     training.train(tiny_config(), trained(tmp_path), force_config=True)
-    run = evaluation.load(tmp_path, images=10)
-    results = evaluation.along_training.run(run)
+    run = evaluation.subject_from_run(tmp_path)
+    results = evaluation.along_training(run, max_images=10)
     assert results["checkpoints"] == 2
     directory = tmp_path / "eval" / "cifar10c"
     rows = json.loads((directory / "along_training.json").read_text())
     assert [row["step"] for row in rows] == [4, 8]
-    newest = evaluation.SUITES["cifar10c"](run)
+    newest = cifar10c(run, max_images=10)
     assert rows[-1]["mean_spearman"] == pytest.approx(newest["mean_spearman"])
     assert rows[0]["mean_per_image"] != rows[1]["mean_per_image"]
     assert (directory / "along_training.csv").read_text().count("\n") == 3
 
 
 def test_probe_beats_chance(run):
-    results = evaluation.SUITES["probe"](evaluation.load(run.workdir))
+    results = probe(run)
     assert 0.2 < results["knn_20_accuracy"] <= 1.0
     assert results["images"] == 400
 
 
 def test_curves_are_drawn(run, workdir):
-    results = evaluation.SUITES["curves"](run)
+    results = curves(run)
     last = [line for line in training.read_metrics(workdir) if "loss" in line][-1]
     assert results["final_loss"] == last["loss"]
     assert matplotlib.image.imread(workdir / "eval" / "curves" / "curves.png").std() > 0.01
@@ -145,11 +145,11 @@ def test_curves_are_drawn(run, workdir):
 
 @pytest.mark.slow
 def test_a_method_without_concentration_is_followed_by_its_feature_norm(tmp_path):
-    run = evaluation.load(trained(tmp_path, method="simclr"), images=10)
-    results = evaluation.SUITES["cifar10c"](run)
+    run = evaluation.subject_from_run(trained(tmp_path, method="simclr"))
+    results = cifar10c(run, max_images=10)
     assert (results["score"], results["expected_sign"]) == ("feature norm", -1)
     features = run.embedder(run.test.images(0, 10))["features"]
-    assert results["kappa"]["fog"][0] == pytest.approx(np.linalg.norm(features, axis=1).mean())
+    assert results["mean_score"]["fog"][0] == pytest.approx(np.linalg.norm(features, axis=1).mean())
     table = (tmp_path / "eval" / "cifar10c" / "table.md").read_text()
     assert table.startswith("# Feature norm against corruption: simclr")
 
@@ -157,18 +157,18 @@ def test_a_method_without_concentration_is_followed_by_its_feature_norm(tmp_path
 @pytest.mark.parametrize(
     ("names", "chosen"),
     [
-        ("all", [n for n in evaluation.SUITES if n != "agreement"]),
+        ("all", ["all"]),
         ("probe, curves", ["probe", "curves"]),
     ],
 )
 def test_suites_by_name(names, chosen):
-    assert evaluation.suites_by_name(names) == chosen
+    assert evaluation.check_names(names) == chosen
 
 
 @pytest.mark.parametrize("names", ["imagenetc", "", ","])
 def test_unknown_suites_are_named(names):
     with pytest.raises(UserError, match="cifar10c"):
-        evaluation.suites_by_name(names)
+        evaluation.check_names(names)
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path):
@@ -176,4 +176,4 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
     (data,) = (tmp_path / "checkpoints").glob("*.data-*")
     data.write_bytes(data.read_bytes()[:1000])
     with pytest.raises(UserError, match="its newest checkpoint is damaged"):
-        evaluation.load(tmp_path)
+        evaluation.subject_from_run(tmp_path)

@@ -19,7 +19,9 @@ def make_run(workdir, *, num_classes=0, **changes):
         if len(variable.shape) == 1:
             # Statistics and scales away from 0 and 1: batch norm in the wrong mode would show.
             variable.assign(variable + rng.uniform(0.0, 0.3, variable.shape))
-    run_directory.claim(workdir, config, {"num_classes": num_classes, "train_images": 1397})
+    run_directory.write_or_check_config(
+        workdir, config, {"num_classes": num_classes, "train_images": 1397}
+    )
     optimizer = keras.optimizers.SGD()
     optimizer.build(method.trainable_variables)
     optimizer.iterations.assign(7)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfvmf.models.convolution import Convolution, winograd
+from tfvmf.models.layers import Convolution, winograd
 
 PLAIN = {"filters": 64, "kernel_size": 3, "padding": "same", "use_bias": False}
 PRODUCT = "BatchMatMulV2"

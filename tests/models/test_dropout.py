@@ -15,7 +15,7 @@ def test_drops_a_share_and_keeps_the_mean():
     layer = models.Dropout(0.3, name="dropout")
     inputs = tf.ones([200, 300])
     np.testing.assert_array_equal(layer(inputs), inputs)  # no seeds, no dropout
-    with models.dropping(seeds(200)):
+    with models.dropout_masks(seeds(200)):
         outputs = layer(inputs).numpy()
     assert (outputs == 0).mean() == pytest.approx(0.3, abs=0.01)
     assert outputs.mean() == pytest.approx(1.0, abs=0.01)
@@ -23,7 +23,7 @@ def test_drops_a_share_and_keeps_the_mean():
 
 
 def test_drops_whole_channels_of_a_feature_map():
-    with models.dropping(seeds(5)):
+    with models.dropout_masks(seeds(5)):
         outputs = models.Dropout(0.5, name="dropout")(tf.ones([5, 3, 3, 16])).numpy()
     assert ((outputs == 0).all(axis=(1, 2)) | (outputs == 2).all(axis=(1, 2))).all()
 
@@ -31,12 +31,12 @@ def test_drops_whole_channels_of_a_feature_map():
 def test_masks_are_of_the_seed_and_the_layer():
     inputs = tf.ones([4, 1000])
     first, second = (models.Dropout(0.5, name=name) for name in ("one", "two"))
-    with models.dropping(seeds(4)):
+    with models.dropout_masks(seeds(4)):
         whole, other = first(inputs).numpy(), second(inputs).numpy()
-        with models.dropping(seeds(4)[2:]):
+        with models.dropout_masks(seeds(4)[2:]):
             part = first(inputs[2:]).numpy()  # what a second replica would drop
         np.testing.assert_array_equal(first(inputs), whole)
-    with models.dropping(seeds(4, step=1)):
+    with models.dropout_masks(seeds(4, step=1)):
         later = first(inputs).numpy()
     np.testing.assert_array_equal(part, whole[2:])
     for different in (other, later):
@@ -51,7 +51,7 @@ def test_an_encoder_with_dropout_drops_everywhere_and_is_itself_without_seeds(rn
     plain = encoder(images)
     drawn = []
     for step in range(2):
-        with models.dropping(seeds(3, step)):
+        with models.dropout_masks(seeds(3, step)):
             drawn.append(encoder(images))
     for name in models.OUTPUTS:
         assert np.abs(drawn[0][name] - drawn[1][name]).max() > 1e-4
@@ -59,7 +59,7 @@ def test_an_encoder_with_dropout_drops_everywhere_and_is_itself_without_seeds(rn
         np.testing.assert_array_equal(encoder(images)[name], plain[name])
     encoder.save(tmp_path / "encoder.keras")
     loaded = keras.saving.load_model(tmp_path / "encoder.keras")
-    with models.dropping(seeds(3)):
+    with models.dropout_masks(seeds(3)):
         again = loaded(images)
     np.testing.assert_allclose(again["features"], drawn[0]["features"], rtol=1e-5)
 

@@ -83,7 +83,7 @@ def test_the_monitor_measures_the_error_of_held_out_images(head):
 
 def test_a_head_is_exported_and_not_evaluated(head, tmp_path):
     with pytest.raises(UserError, match="no images to measure it on"):
-        evaluation.load(head)
+        evaluation.subject_from_run(head)
     with pytest.raises(UserError, match="takes features, not images"):
         serving.export_model(head, tmp_path, calibrate_on="test")
     path = serving.export_model(head, tmp_path, keras_file=True)

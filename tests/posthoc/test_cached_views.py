@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.states import assert_equal_weights, weights
+from helpers.subjects import embeddings
 from helpers.tiny import tiny_config
 from helpers.untrained import make_run
 
@@ -97,12 +98,12 @@ def test_the_loss_on_vectors_is_that_on_images(encoder, rng):
 
 
 def test_only_kappa_changes(encoder, cached_run):
-    run = evaluation.load(cached_run, images=20)
-    before, after = evaluation.load(encoder, images=20).test_embeddings, run.test_embeddings
+    run = evaluation.subject_from_run(cached_run)
+    before, after = embeddings(encoder, 20), embeddings(cached_run, 20)
     for name in ("features", "mean_direction"):
         np.testing.assert_array_equal(after[name], before[name])
     assert np.abs(after["concentration"] - before["concentration"]).max() > 1e-3
-    assert run.config.fit_kappa.cache_views == 3
+    assert run.settings["fit_kappa.cache_views"] == 3
 
 
 @pytest.mark.slow

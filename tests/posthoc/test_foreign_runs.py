@@ -9,6 +9,7 @@ import tensorflow as tf
 from helpers.fitting import fit_head
 from helpers.foreign import foreign_cnn
 from helpers.states import assert_equal_weights, weights
+from helpers.subjects import embeddings
 from helpers.tiny import tiny_config
 from helpers.untrained import make_run
 
@@ -60,14 +61,14 @@ def expected_features(cnn, images):
 
 
 def test_features_and_directions_are_those_of_the_model(cnn, workdir):
-    run = evaluation.load(workdir, images=20)
+    run = evaluation.subject_from_run(workdir)
     features = expected_features(cnn, run.test.images(0, 20))
-    found = run.test_embeddings
+    found = run.embed(run.test, limit=20)
     np.testing.assert_allclose(found["features"], features, rtol=1e-4, atol=1e-5)
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     np.testing.assert_allclose(found["mean_direction"], unit, rtol=1e-4, atol=1e-5)
     assert found["concentration"].std() > 0
-    assert run.score.name == "kappa"
+    assert run.score(evaluation.Options()).name == "kappa"
 
 
 def test_the_weights_of_the_model_are_unchanged_bit_for_bit(cnn, keras_run, saved_run):
@@ -106,8 +107,8 @@ def test_the_head_sees_the_named_layers(keras_file, saved_run):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "suite"), [("keras_run", "probe"), ("saved_run", "cifar10c")])
 def test_suites_measure_it(request, name, suite):
-    run = evaluation.load(request.getfixturevalue(name), images=20)
-    results = evaluation.SUITES[suite](run)
+    run = evaluation.subject_from_run(request.getfixturevalue(name))
+    results = evaluation.SUITES[suite](run, max_images=20)
     assert (results["images"], results["method"]) == (20, "fit_kappa")
 
 
@@ -115,9 +116,9 @@ def test_suites_measure_it(request, name, suite):
 def test_it_is_exported(request, name, tmp_path):
     workdir = request.getfixturevalue(name)
     path = serving.export_model(workdir, tmp_path, calibrate_on="test")
-    run = evaluation.load(workdir, images=10)
+    run = evaluation.subject_from_run(workdir)
     served = serving.load(path).embed(run.test.images(0, 10))
-    for name, value in run.test_embeddings.items():
+    for name, value in run.embed(run.test, limit=10).items():
         np.testing.assert_allclose(served[name], value, rtol=1e-3, atol=1e-4)
 
 
@@ -125,9 +126,9 @@ def test_it_is_exported(request, name, tmp_path):
 def test_a_keras_encoder_is_exported_for_keras_too(keras_run, saved_run, tmp_path):
     path = serving.export_model(keras_run, tmp_path / "keras", keras_file=True)
     encoder = keras.saving.load_model(path / "assets.extra" / "encoder.keras")
-    run = evaluation.load(keras_run, images=10)
+    run = evaluation.subject_from_run(keras_run)
     kappa = encoder(run.test.images(0, 10) / np.float32(255))["concentration"]
-    np.testing.assert_allclose(kappa, run.test_embeddings["concentration"], rtol=1e-4)
+    np.testing.assert_allclose(kappa, run.embed(run.test, limit=10)["concentration"], rtol=1e-4)
     with pytest.raises(UserError, match="keras_file"):
         serving.export_model(saved_run, tmp_path / "saved", keras_file=True)
 
@@ -137,7 +138,7 @@ def test_what_was_exported_is_an_encoder_again(keras_run, tmp_path):
     # The signature takes uint8 images, and has a mean_direction of its own.
     path = serving.export_model(keras_run, tmp_path / "models")
     again = fit(path, tmp_path / "again")
-    before, after = (evaluation.load(w, images=10).test_embeddings for w in (keras_run, again))
+    before, after = (embeddings(w, 10) for w in (keras_run, again))
     for name in ("features", "mean_direction"):
         np.testing.assert_allclose(after[name], before[name], rtol=1e-3, atol=1e-4)
 
@@ -148,7 +149,7 @@ def test_our_own_keras_file_is_an_encoder(tmp_path):
     encoder = training.load_method(run)[1].encoder
     encoder.save(tmp_path / "encoder.keras")
     fitted = fit(tmp_path / "encoder.keras", tmp_path / "fitted", **{"data.image_size": 16})
-    before, after = (evaluation.load(w, images=10).test_embeddings for w in (run, fitted))
+    before, after = (embeddings(w, 10) for w in (run, fitted))
     for name in ("features", "mean_direction"):
         np.testing.assert_allclose(after[name], before[name], rtol=1e-4, atol=1e-5)
     assert np.abs(after["concentration"] - before["concentration"]).max() > 1e-3
@@ -158,9 +159,7 @@ def test_our_own_keras_file_is_an_encoder(tmp_path):
 def test_a_fitted_run_gets_another_head(keras_run, tmp_path):
     again = fit(keras_run, tmp_path / "again", **{"concentration.view_kind": "wide"})
     shutil.copytree(again, tmp_path / "elsewhere")  # a run may be moved
-    before, after = (
-        evaluation.load(w, images=10).test_embeddings for w in (keras_run, tmp_path / "elsewhere")
-    )
+    before, after = (embeddings(w, 10) for w in (keras_run, tmp_path / "elsewhere"))
     np.testing.assert_array_equal(after["mean_direction"], before["mean_direction"])
     assert np.abs(after["concentration"] - before["concentration"]).max() > 1e-3
 

@@ -20,8 +20,8 @@ def encoder(tmp_path_factory):
 
 
 def outputs(workdir):
-    run = evaluation.load(workdir, images=40)
-    return run, run.test_embeddings
+    run = evaluation.subject_from_run(workdir)
+    return run, run.embed(run.test, limit=40)
 
 
 @pytest.mark.parametrize(("levels", "views"), [("last", "augment"), ("all", "wide")])
@@ -33,8 +33,8 @@ def test_only_kappa_changes(encoder, tmp_path, levels, views):
     for name in ("features", "mean_direction"):
         np.testing.assert_array_equal(after[name], before[name])
     assert np.abs(after["concentration"] - before["concentration"]).max() > 1e-3
-    assert run.score.name == "kappa"
-    assert run.config.fit_kappa.method == "simclr"
+    assert run.score(evaluation.Options()).name == "kappa"
+    assert run.settings["fit_kappa.method"] == "simclr"
 
 
 def test_a_supervised_encoder_gets_a_kappa(tmp_path):
@@ -46,7 +46,7 @@ def test_a_supervised_encoder_gets_a_kappa(tmp_path):
     np.testing.assert_array_equal(after["mean_direction"], before["mean_direction"])
     assert (before["concentration"] == 1).all()
     assert after["concentration"].std() > 0
-    assert run.method.probabilistic
+    assert run.probabilistic
 
 
 def test_kappa_becomes_five_times_the_cosine(rng):

@@ -52,6 +52,9 @@ MISTAKES = [
     (["train", "--strategy=tpu"], "multi_worker"),
     (["evaluate", "--images=3"], "did you mean --max_images?"),
     (["evaluate", "--max_images=-1"], "max_images"),
+    (["evaluate", "--suite=cifar10_c"], "did you mean cifar10c?"),
+    (["evaluate", "--suite=probe,oood"], "did you mean ood?"),
+    (["evaluate", "--suite=imagenet"], "cifar10c"),
     (["evaluate", "--score=dropout", "--num_passes=0"], "num_passes"),
     (["evaluate", "a", "digits", "b"], "'b': expected MODEL DATA"),
     (["evaluate", "runs/a", "--workdir=runs/b"], "--workdir=runs/b"),
@@ -319,6 +322,12 @@ def test_download_names_all_that_will_be_loaded(tmp_path, monkeypatch):
     assert asked.pop() == ["there", "digits"]
     assert main([*export]) == 0
     assert asked == []  # it needs no data
+    evaluate = ["evaluate", str(tmp_path / "run"), "--suite=ood", "--ood_sources=mnist,cifar100"]
+    assert main([*evaluate, "--download", "--data_dir=here"]) == 2
+    assert asked.pop() == ["here", "cifar10", "mnist", "cifar100"]
+    assert main([*evaluate, "digits", "--download", "--corruptions=tfds"]) == 2
+    assert asked[0][:4] == ["there", "digits", "mnist", "cifar100"]
+    assert len(asked.pop()) == 4 + 18 * 5
 
 
 def test_download_prepares_and_stops_at_the_first_that_fails(monkeypatch, capsys, tmp_path):

@@ -1,5 +1,6 @@
 """The programs as a user meets them: typed commands, exit codes, lines on the screen."""
 
+import json
 import os
 import pathlib
 import signal
@@ -177,3 +178,41 @@ def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
     assert process.returncode == 143
     assert "all saved" in errors.splitlines()[-1]
     assert list((tmp_path / "run" / "checkpoints").glob("step-*.index"))
+
+
+def results(path):
+    return json.loads((path / "probe" / "results.json").read_text())
+
+
+def test_evaluate_on_data_that_the_run_did_not_have(call, tmp_path, rng):
+    make_run(tmp_path / "run")
+    images = rng.integers(0, 256, (60, 16, 16, 3), dtype=np.uint8)
+    np.savez(tmp_path / "mine.npz", images=images, labels=np.arange(60) % 3)
+    probe = ["--suite=probe", "--max_images=20"]
+    for command in (
+        ["evaluate", "run", *probe],
+        ["evaluate", "run", "npz:mine.npz", *probe],
+        ["evaluate", "--workdir=run", "--data=npz:mine.npz", "--output=elsewhere", *probe],
+    ):
+        code, _, errors = call(*command)
+        assert code == 0, errors
+    own, other = results(tmp_path / "run" / "eval"), results(tmp_path / "run" / "eval-mine")
+    assert own["train_images"] != other["train_images"]
+    assert other == results(tmp_path / "elsewhere")
+
+
+def test_evaluate_an_encoder_without_its_run(call, tmp_path):
+    make_run(tmp_path / "run")
+    assert call("export", "run", "--output=models", "--keras")[0] == 0
+    encoder = "models/1/assets.extra/encoder.keras"
+    probe = ["--suite=probe", "--max_images=20"]
+    code, _, errors = call("evaluate", encoder, "digits", "--output=results", *probe)
+    assert code == 0, errors
+    assert call("evaluate", "run", *probe)[0] == 0
+    alone, in_run = results(tmp_path / "results"), results(tmp_path / "run" / "eval")
+    for name in ("knn_20_accuracy", "linear_accuracy"):
+        assert alone[name] == pytest.approx(in_run[name])
+    for model, message in ((encoder, "--data is missing"), ("models", "load the run")):
+        code, _, errors = call("evaluate", model, *probe)
+        assert (code, errors.count("\n")) == (2, 1)
+        assert message in errors

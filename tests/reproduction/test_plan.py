@@ -10,7 +10,13 @@ from tfvmf.errors import UserError
 from tfvmf.evaluation import paper
 from tfvmf.models.resnet import ARCHITECTURES, build_backbone
 from tfvmf.reproduction import execute
-from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS, dimension_runs, network_runs
+from tfvmf.reproduction.experiments import (
+    BUDGETS,
+    EXPERIMENTS,
+    dimension_runs,
+    network_runs,
+    sources,
+)
 from tfvmf.reproduction.measure import MEASURES
 from tfvmf.reproduction.plan import Estimator, Workspace, duration, make_plan
 from tfvmf.training import run_directory
@@ -85,6 +91,18 @@ def test_experiments_share_runs(tmp_path):
     assert set(network_runs(workspace.budget)) == set(paper.TABLE_NETWORKS)
 
 
+def test_only_what_an_experiment_trains_on_is_downloaded():
+    cpu = BUDGETS["cpu"]
+    assert sources(EXPERIMENTS["table1"], cpu) == ["cifar10"]
+    assert sources(EXPERIMENTS["table2"], cpu) == ["cifar10", "cifar100", "mnist"]
+    assert sources(EXPERIMENTS["table2"], BUDGETS["digits"]) == ["digits"]  # and two stand-ins
+
+
+def test_a_directory_may_be_a_string(tmp_path):
+    named, typed = tiny_workspace(str(tmp_path)), tiny_workspace(tmp_path)
+    assert named.run_directory("simclr") == typed.run_directory("simclr")
+
+
 def test_seconds_follow_what_was_measured(tmp_path):
     experiment, workspace = EXPERIMENTS["table3"], tiny_workspace(tmp_path)
     before = {run.label: run for run in make_plan(experiment, workspace).trainings}
@@ -93,7 +111,7 @@ def test_seconds_follow_what_was_measured(tmp_path):
     assert before["byol_vmf"].pace == "estimated from times of the test"
     # BYOL took 2.6 s per step: twice what was expected.
     place = workspace.run_directory("byol_vmf")
-    run_directory.claim(place, workspace.config("byol_vmf"), {"train_images": 1397})
+    run_directory.write_or_check_config(place, workspace.config("byol_vmf"), {"train_images": 1397})
     line = {"step": 2, "loss": 1.0, "images_per_second": 349 / 2.6}
     (place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     after = {run.label: run for run in make_plan(experiment, workspace).trainings}
@@ -133,7 +151,7 @@ def test_a_run_of_other_settings_is_refused(tmp_path):
     config = workspace.config("simclr_vmf")
     config.data.data_dir = "/elsewhere"  # is the same run
     place = workspace.run_directory("simclr_vmf")
-    run_directory.claim(place, config, {"train_images": 1397})
+    run_directory.write_or_check_config(place, config, {"train_images": 1397})
     make_plan(EXPERIMENTS["figure1"], workspace)
     with pytest.raises(UserError, match=r"seed \(0 -> 1\); choose another --workdir"):
         make_plan(EXPERIMENTS["figure1"], dataclasses.replace(workspace, seed=1))

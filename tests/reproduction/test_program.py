@@ -1,4 +1,4 @@
-"""bin/reproduce as a user meets it: typed commands, exit codes, lines on the screen."""
+"""`tfvmf reproduce` as a user meets it: typed commands, exit codes, lines on the screen."""
 
 import pathlib
 import subprocess

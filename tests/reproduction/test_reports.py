@@ -8,7 +8,8 @@ import pytest
 from helpers.tiny_budget import tiny_workspace
 
 from tfvmf.data.corruptions import CORRUPTIONS
-from tfvmf.evaluation import failure, paper, plots
+from tfvmf.evaluation import paper, plots
+from tfvmf.evaluation.suites.failure import compare
 from tfvmf.reproduction import measure, reports
 from tfvmf.reproduction.experiments import EXPERIMENTS
 
@@ -42,7 +43,7 @@ class Invented:
     def failure(rng):
         kappa, wrong = rng.random(50), rng.random(50) < 0.2
         groups = {"kappa_correct": kappa[~wrong].tolist(), "kappa_wrong": kappa[wrong].tolist()}
-        return {**failure.compare(kappa, wrong), "auroc": 0.7, **groups}
+        return {**compare(kappa, wrong), "auroc": 0.7, **groups}
 
     @staticmethod
     def examples(rng):

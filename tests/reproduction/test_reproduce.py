@@ -86,8 +86,8 @@ def test_the_table_is_the_mean_of_what_was_measured(made, run):
     assert {(row["budget"], row["epochs"], row["images"]) for row in rows} == {("tiny", "1", "20")}
     kept = make_plan(TABLE, workspace).measurements[0].read()
     clean = run.embedder(run.test.images(0, 20))["concentration"].mean()
-    assert [values[0] for values in kept["kappa"].values()] == pytest.approx([clean] * 18)
-    spearman = [scipy.stats.spearmanr(range(6), v).statistic for v in kept["kappa"].values()]
+    assert [values[0] for values in kept["mean_score"].values()] == pytest.approx([clean] * 18)
+    spearman = [scipy.stats.spearmanr(range(6), v).statistic for v in kept["mean_score"].values()]
     assert float(rows[0]["tfvmf"]) == pytest.approx(np.mean(spearman), abs=1e-5)
     text = page.read_text()
     assert text.startswith("# Table 4")
@@ -101,7 +101,7 @@ def test_a_second_call_reuses_everything(made, monkeypatch, capsys):
     workspace, _, written = made
     before = [path.read_bytes() for path in written[:2]]
     monkeypatch.setattr(training, "train", lambda *_: pytest.fail("trained again"))
-    monkeypatch.setattr(evaluation, "load", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setitem(measure.MEASURES, "corruption", lambda *_: pytest.fail("measured again"))
     assert execute.reproduce("table4", workspace) == written
     assert [path.read_bytes() for path in written[:2]] == before
     printed = capsys.readouterr().out
@@ -129,11 +129,14 @@ def test_other_images_are_measured_again(made):
     assert not any(item.done for item in plan.measurements)
 
 
+OPTIONS = evaluation.Options(max_images=20)
+
+
 @pytest.fixture(scope="module")
 def run(made):
     """The trained simclr_vmf."""
     workspace, _, _ = made
-    return evaluation.load(workspace.run_directory("simclr_vmf"), images=20)
+    return evaluation.subject_from_run(workspace.run_directory("simclr_vmf"))
 
 
 def test_along_training_every_checkpoint_is_measured(made, monkeypatch):
@@ -143,7 +146,7 @@ def test_along_training_every_checkpoint_is_measured(made, monkeypatch):
     )
     # Not at step 3, where it was stopped.
     assert [item.step for item in make_plan(along, workspace).measurements] == [2, 4]
-    monkeypatch.setitem(measure.MEASURES, "accuracy", lambda run: {"step": run.step})
+    monkeypatch.setitem(measure.MEASURES, "accuracy", lambda run, _: {"step": run.facts["step"]})
     plan = make_plan(along, workspace)
     execute.measure_missing(workspace, plan)
     found = Results(plan.measurements).along("simclr_vmf", "accuracy")
@@ -151,14 +154,14 @@ def test_along_training_every_checkpoint_is_measured(made, monkeypatch):
 
 
 def test_accuracy_beats_chance(run):
-    found = measure.accuracy(run)
+    found = measure.accuracy(run, OPTIONS)
     assert found["images"] == 20
     assert found["knn"] > 0.1
     assert found["linear"] > 0.1
 
 
 def test_failure_groups_hold_all_images(run):
-    found = measure.failure(run)
+    found = measure.failure(run, OPTIONS)
     kappa = run.embedder(run.test.images(0, 20))["concentration"]
     groups = found["kappa_correct"] + found["kappa_wrong"]
     assert sorted(groups) == pytest.approx(sorted(kappa.tolist()))
@@ -166,7 +169,7 @@ def test_failure_groups_hold_all_images(run):
 
 
 def test_examples_are_in_the_order_of_kappa(run):
-    found = measure.examples(run)
+    found = measure.examples(run, OPTIONS)
     kappa = run.embedder(run.test.images(0, 20))["concentration"]
     assert found["most"]["kappa"][0] == pytest.approx(kappa.max())
     assert found["least"]["kappa"][0] == pytest.approx(kappa.min())
@@ -176,7 +179,7 @@ def test_examples_are_in_the_order_of_kappa(run):
 
 
 def test_the_spread_is_over_clean_and_corrupted_images(run):
-    found = measure.spread(run)
+    found = measure.spread(run, OPTIONS)
     assert found["kappa"] == sorted(found["kappa"], reverse=True)
     assert set(found["conditions"]) <= {"clean", *CORRUPTIONS}
     again = run.embedder(np.array(found["images"], np.uint8))["concentration"]

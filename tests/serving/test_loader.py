@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from helpers.tiny import tiny_config
+from helpers.untrained import make_run
 from PIL import Image
 
 import tfvmf
@@ -244,9 +245,19 @@ def test_keras_files_that_are_no_encoder(tmp_path):
 
 def test_an_ensemble_names_its_members(tmp_path):
     config = tiny_config(**{"ensemble.num_members": 2})
-    run_directory.claim(tmp_path, config, {"num_classes": 0})
+    run_directory.write_or_check_config(tmp_path, config, {"num_classes": 0})
     with pytest.raises(UserError, match="ensemble: name one of its members"):
         tfvmf.load(tmp_path)
+
+
+def test_a_head_fitted_to_features_takes_no_images(tmp_path):
+    settings = {"fit_kappa.kind": "features", "fit_kappa.method": "simclr"}
+    workdir = make_run(tmp_path / "head", method="fit_kappa", **settings)
+    with pytest.raises(UserError, match="head that was fitted to features"):
+        tfvmf.load(workdir)
+    path = serving.export_model(workdir, tmp_path / "models")
+    with pytest.raises(UserError, match="takes features, not images"):
+        tfvmf.load(path)
 
 
 def test_a_folder_becomes_a_file_and_a_sheet(exported, digits, folder, tmp_path):

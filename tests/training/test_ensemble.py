@@ -26,14 +26,15 @@ def test_members_of_other_seeds(tmp_path, monkeypatch):
     first, second = (encoder_weights(member)[0] for member in members)
     assert differ(first, second)
 
-    run = evaluation.load(tmp_path, images=20)
-    assert run.score.name == "ensemble"
+    run = evaluation.subject_from_run(tmp_path)
+    options = evaluation.Options()
+    assert run.score(options).name == "ensemble"
     assert len(run.members) == 2
-    values = run.uncertainty(run.test.images(0, 20))["ensemble"]
+    values = run.uncertainty(options)(run.test.images(0, 20))["ensemble"]
     assert (values > 0).all()
 
     with pytest.raises(UserError, match="members/00"):
-        training.load_method(tmp_path)  # as bin/export does
+        training.load_method(tmp_path)  # as `tfvmf export` does
     # Started again, finished members are not trained again.
     monkeypatch.setattr(loop.Run, "_collect", lambda *_: pytest.fail("trained again"))
     training.train(config, tmp_path)
@@ -41,9 +42,9 @@ def test_members_of_other_seeds(tmp_path, monkeypatch):
 
 def test_an_unfinished_ensemble_is_named(tmp_path):
     config = tiny_config(epochs=1, **{"ensemble.num_members": 2})
-    run_directory.claim(tmp_path, config, {})
+    run_directory.write_or_check_config(tmp_path, config, {})
     with pytest.raises(UserError, match="member 1 of 2 is not there yet"):
-        evaluation.load(tmp_path)
+        evaluation.subject_from_run(tmp_path)
 
 
 def test_snapshots_of_one_run(tmp_path):
@@ -58,7 +59,7 @@ def test_snapshots_of_one_run(tmp_path):
     last, step = encoder_weights(tmp_path)
     assert step == 8
     assert not differ(last, members[1][0])
-    assert len(evaluation.load(tmp_path).members) == 2
+    assert len(evaluation.subject_from_run(tmp_path).members) == 2
     rates = [line["learning_rate"] for line in training.read_metrics(tmp_path) if "loss" in line]
     assert min(rates) < 1e-9 < max(rates)
 

@@ -39,7 +39,7 @@ TRAIN = [
 @pytest.fixture
 def shallow(monkeypatch):
     """A backbone of one block: graphs take their time."""
-    one = models.resnet.Architecture((1, 0, 0, 0), bottleneck=False)
+    one = models.resnet.Architecture((1, 0, 0, 0), bottleneck=False, relative_cost=0.1)
     monkeypatch.setitem(models.resnet.ARCHITECTURES, "resnet10", one)
 
 
@@ -78,7 +78,8 @@ def test_images_without_content_train_to_finite_numbers(tmp_path):
 def test_no_method_has_a_gradient_of_nan_on_equal_black_images(name):
     config = tiny_config(method=name, **{"mc_infonce.num_samples": 2})
     method = build_method(config, num_classes=2)
-    views = [tf.zeros((4, 8, 8, 3))] * (method.num_views + method.num_local_views)
+    kinds = method.view_kinds(training.augmentation_from_config(config))
+    views = [tf.zeros((4, 8, 8, 3))] * sum(count for _, count in kinds)
 
     def loss_and_gradients():
         with tf.GradientTape() as tape:
@@ -124,7 +125,7 @@ def test_too_few_images_to_train_on(tmp_path, count):
 def test_pixels_that_are_no_numbers_are_refused(tmp_path):
     images = np.zeros((9, 8, 8, 3), np.float32)
     images[5, 2, 2, 1] = np.nan
-    with pytest.raises(UserError, match="in image 5; needed are finite"):
+    with pytest.raises(UserError, match="in image 5; expected finite"):
         training.train(tiny_config(**save_npz(tmp_path / "nan.npz", images)), tmp_path / "run")
 
 
@@ -151,7 +152,7 @@ def test_what_is_pickled_is_never_loaded(tmp_path):
 
 def test_a_run_that_goes_on_in_this_directory_is_left_alone(tmp_path):
     with (
-        run_directory.hold(tmp_path),
+        run_directory.lock(tmp_path),
         pytest.raises(UserError, match=f"in use by process {os.getpid()} on"),
     ):
         training.train(tiny_config(), tmp_path)

@@ -56,7 +56,7 @@ TRAIN = [
 def test_two_replicas_compute_what_one_does(method, changes, tmp_path, two_replicas, monkeypatch):
     """Target network, dropout, queue and local views; `tests/slow/equality.py` does the rest."""
     # Two blocks instead of four: the graph of two replicas takes its time.
-    shallow = resnet.Architecture((1, 1, 0, 0), bottleneck=False)
+    shallow = resnet.Architecture((1, 1, 0, 0), bottleneck=False, relative_cost=0.2)
     monkeypatch.setitem(resnet.ARCHITECTURES, "resnet10", shallow)
     changes |= {"method": method, "batch_size": 348, "epochs": 1, "optimizer.name": "sgd"}
     changes |= {"swav.num_prototypes": 8, "swav.freeze_epochs": 0.5, "monitor.every_epochs": 0.0}
@@ -113,32 +113,53 @@ def test_one_worker_is_the_chief(monkeypatch, kind, index, chief):
         assert strategies.is_chief("multi_worker") == (index == 0)
 
 
-@pytest.mark.parametrize(
-    ("mine", "message"),
-    [([(3, 7), (3, 8)], "different settings"), ([(3, 7), (0, 7)], r"steps, \(3, 0\): .* share")],
-)
-def test_workers_that_would_train_different_things_are_refused(monkeypatch, mine, message):
-    monkeypatch.setattr(strategies, "_of_all_workers", lambda *_: mine)
-    with pytest.raises(UserError, match=message):
-        strategies.check_same(None, default_config(), pathlib.Path("run"), 3)
+def start_workers(workdir, count=2, *, own=(), **changes):
+    """The processes of a multi-worker run, started without the launcher.
 
-
-def start_workers(workdir, count=2, **changes):
-    """The processes of a multi-worker run, started without the launcher."""
+    `changes` are dotted settings of all of them, `own` those of the first, the second, ...
+    """
     sys.path.insert(0, str(ROOT / "examples"))
     from multi_worker import cluster
 
-    command = [*TRAIN, f"--workdir={workdir}"]
-    command += [f"--config.{key}={value}" for key, value in changes.items()]
-    return [
-        subprocess.Popen(
-            ["env", f"TF_CONFIG={config}", *command],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
+    processes = []
+    for number, config in enumerate(cluster(count)):
+        settings = changes | (own[number] if own else {})
+        command = ["env", f"TF_CONFIG={config}", *TRAIN, f"--workdir={workdir}"]
+        command += [f"--config.{key}={value}" for key, value in settings.items()]
+        processes.append(
+            subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         )
-        for config in cluster(count)
-    ]
+    return processes
+
+
+def test_workers_with_different_settings_are_refused(tmp_path):
+    processes = start_workers(tmp_path / "run", own=[{"seed": 1}, {"seed": 2}])
+    for process in processes:
+        _, errors = process.communicate(timeout=600)
+        assert process.returncode == 2, errors
+        assert "different settings" in errors.splitlines()[-1]
+
+
+def test_workers_that_would_begin_at_different_steps_are_refused(monkeypatch):
+    monkeypatch.setattr(strategies, "_of_all_workers", lambda *_: [(3, 7), (0, 7)])
+    with pytest.raises(UserError, match=r"steps, \(3, 0\): .* share"):
+        strategies.check_same(None, default_config(), pathlib.Path("run"), 3)
+
+
+def test_two_workers_train_what_one_device_does(tmp_path):
+    processes = start_workers(tmp_path / "two", epochs=1, **{"optimizer.name": "sgd"})
+    for process in processes:
+        _, errors = process.communicate(timeout=600)
+        assert process.returncode == 0, errors
+    config, *_ = training.load_method(tmp_path / "two")
+    config.strategy = "default"
+    training.train(config, tmp_path / "one")
+    one, two = (
+        [line["loss"] for line in training.read_metrics(tmp_path / name)] for name in ("one", "two")
+    )
+    assert len(one) == 4
+    np.testing.assert_allclose(one, two, rtol=1e-5)
+    assert_equal_weights(weights(tmp_path / "one"), weights(tmp_path / "two"), rtol=1e-4, atol=1e-5)
 
 
 def wait_for_lines(workdir, count, processes):

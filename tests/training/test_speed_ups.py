@@ -11,7 +11,7 @@ import tensorflow as tf
 from helpers.tiny import tiny_config
 
 from tfvmf import cores, training
-from tfvmf.models import BatchNorm, convolution
+from tfvmf.models import BatchNorm, layers
 from tfvmf.training import inputs
 
 
@@ -112,5 +112,5 @@ def test_passes_on_a_gpu_leave_the_cores_alone(monkeypatch):
 
 
 def test_winograds_convolutions(fast, tmp_path, monkeypatch):
-    monkeypatch.setattr(convolution, "_CHANNELS", 1)
+    monkeypatch.setattr(layers, "_CHANNELS", 1)
     np.testing.assert_allclose(losses(tmp_path), fast, rtol=1e-5)

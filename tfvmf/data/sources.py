@@ -83,7 +83,7 @@ def load(
         raise UserError(f"memory_limit={memory_limit}: expected a number of bytes, 0 or more")
     if max_pixels < 1:
         raise UserError(f"max_pixels={max_pixels}: expected a number of pixels, 1 or more")
-    spec, scheme, target = _parse(spec)
+    spec, scheme, target = parse(spec)
     return SOURCES[scheme](
         Request(
             spec=spec,
@@ -101,19 +101,22 @@ def load(
 def download(spec: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] = "") -> None:
     """Downloads and prepares a TFDS data set, unless it is there; other sources have nothing to do.
 
+    TFDS runs TensorFlow to encode images: set up devices before, or do this in another process, as
+    the programs do for `--download`.
+
     Args:
         spec: see `load`.
         data_dir: where TFDS data sets are prepared; by default TFDS's own folder.
     """
-    spec, scheme, target = _parse(spec)
+    spec, scheme, target = parse(spec)
     if scheme == "tfds":
         tfds_source.open_builder(
             Request(spec=spec, target=target, data_dir=os.fspath(data_dir), download=True)
         )
 
 
-def _parse(spec: str | os.PathLike[str]) -> tuple[str, str, str]:
-    """The spec as a string, its scheme, and what follows the scheme."""
+def parse(spec: str | os.PathLike[str]) -> tuple[str, str, str]:
+    """The spec as a string, its scheme, and what follows the scheme; UserError if unknown."""
     if isinstance(spec, os.PathLike):
         path = os.fspath(spec)
         spec = f"{'npz' if path.endswith('.npz') else 'folder'}:{path}"

@@ -1,57 +1,71 @@
-"""Suites by name: each takes an `Evaluation`, writes files and returns its numbers."""
+"""Suites: what an encoder and its data are worth, in numbers, tables and plots.
 
-from collections.abc import Callable
+    subject = evaluation.subject_from_run("runs/mine")  # or Subject(encoder=..., train=, test=)
+    results = evaluation.cifar10c(subject, max_images=1000)
 
-from tfvmf.errors import UserError
-from tfvmf.evaluation import (
-    agreement,
-    along_training,
-    cifar10c,
-    curves,
-    failure,
-    ood,
-    probe,
-    projector,
-    report,
+Every suite of `SUITES` is a function here, by its name. Importing this package does not import
+TensorFlow; what needs it loads when first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tfvmf.evaluation.suites import (
+    SUITES,
+    Headline,
+    Measured,
+    NotApplicable,
+    Options,
+    Results,
+    Suite,
+    check_names,
+    describe_suites,
+    evaluate,
+    write_report,
 )
-from tfvmf.evaluation.run import Evaluation, NotApplicable, load
-from tfvmf.evaluation.scores import SCORES, Uncertainty, uncertainty
 
-SUITES: dict[str, Callable[[Evaluation], dict[str, object]]] = {
-    "curves": curves.run,
-    "probe": probe.run,
-    "failure": failure.run,
-    "ood": ood.run,
-    "cifar10c": cifar10c.run,
-    "projector": projector.run,
-    "agreement": agreement.run,
-}
-# Many passes over many images: only for those who ask.
-_BY_NAME_ONLY = ("agreement",)
-
-
-def suites_by_name(names: str) -> list[str]:
-    """The suites that a comma-separated list names; `all` is every one but agreement."""
-    if names == "all":
-        return [name for name in SUITES if name not in _BY_NAME_ONLY]
-    chosen = [name.strip() for name in names.split(",") if name.strip()]
-    for name in chosen:
-        if name not in SUITES:
-            raise UserError(f"--suite={name} is unknown: use all or some of {', '.join(SUITES)}")
-    if not chosen:
-        raise UserError(f"--suite names no suite: use all or some of {', '.join(SUITES)}")
-    return chosen
-
+if TYPE_CHECKING:
+    from tfvmf.evaluation.scores import SCORES, Uncertainty, uncertainty
+    from tfvmf.evaluation.subject import Subject, subject_from_run
+    from tfvmf.evaluation.suites.cifar10c import along_training
 
 __all__ = [
     "SCORES",
     "SUITES",
-    "Evaluation",
+    "Headline",
+    "Measured",
     "NotApplicable",
+    "Options",
+    "Results",
+    "Subject",
+    "Suite",
     "Uncertainty",
     "along_training",
-    "load",
-    "report",
-    "suites_by_name",
+    "check_names",
+    "describe_suites",
+    "evaluate",
+    "subject_from_run",
     "uncertainty",
+    "write_report",
 ]
+
+_HOMES = {
+    "SCORES": "scores",
+    "Uncertainty": "scores",
+    "uncertainty": "scores",
+    "Subject": "subject",
+    "subject_from_run": "subject",
+    "along_training": "suites.cifar10c",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in SUITES:
+        return SUITES[name]
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, *SUITES})

@@ -1,193 +1,193 @@
-"""All results of a run on one page that opens from disk: no network, no other files."""
+"""All results about a subject on one page that opens from disk: no network, no other files."""
 
 import base64
-import html
+import importlib.resources
 import io
 import pathlib
-from typing import Any
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import jinja2
 import keras
-import markdown
 import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from tfvmf.config import flatten
-from tfvmf.evaluation import gallery, paper
-from tfvmf.evaluation.run import Evaluation
+from tfvmf.evaluation.subject import Subject
+from tfvmf.evaluation.suites import Headline, Options, Results, Suite
+from tfvmf.evaluation.suites.probe import linear_probe
+from tfvmf.evaluation.tables import Page
 from tfvmf.files import write_text
 
-# (suite, key of its results, words, the paper's value or None)
-_HEADLINES = (
-    ("probe", "knn_20_accuracy", "k-NN accuracy (20)", None),
-    ("probe", "linear_accuracy", "linear accuracy", None),
-    ("cifar10c", "mean_spearman", "mean Spearman with corruption", "TABLE_1"),
-    ("failure", "auroc", "AUROC of failures", None),
-    ("failure", "largest_p", "largest p, right against wrong", "FAILURE"),
-)
-
-_TITLES = {
-    "curves": "Training",
-    "probe": "Features",
-    "failure": "Failures",
-    "ood": "Foreign images",
-    "cifar10c": "Corruptions",
-    "projector": "Projector",
-    "agreement": "Agreement of views",
-}
-
-_STYLE = """
-:root { --ink: #1c2330; --soft: #5d6675; --line: #e1e5ea; --blue: #2f6db3; --wash: #f6f8fa; }
-* { box-sizing: border-box; }
-body { font: 15px/1.55 system-ui, sans-serif; color: var(--ink); margin: 0; background: #fff; }
-main { max-width: 1080px; margin: 0 auto; padding: 32px 24px 64px; }
-h1 { font-size: 27px; margin: 0 0 4px; } h2 { font-size: 20px; margin: 44px 0 8px; }
-h2 { padding-top: 14px; border-top: 1px solid var(--line); } h3 { font-size: 16px; }
-p.lead, .note { color: var(--soft); margin: 0 0 20px; }
-nav { margin: 14px 0 22px; } nav a { color: var(--blue); margin-right: 16px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: 12px; }
-.tile { background: var(--wash); border-radius: 8px; padding: 12px 14px; }
-.tile b { display: block; font-size: 25px; font-weight: 600; }
-.tile span { color: var(--soft); font-size: 13px; }
-.strip { display: flex; flex-wrap: wrap; gap: 8px; margin: 6px 0 18px; }
-.strip figure { margin: 0; width: 82px; }
-.strip img { width: 82px; height: 82px; image-rendering: pixelated; border-radius: 4px; }
-.strip figcaption { font-size: 11px; line-height: 1.3; color: var(--soft); text-align: center; }
-table { border-collapse: collapse; margin: 10px 0 18px; font-variant-numeric: tabular-nums; }
-.scroll { overflow-x: auto; }
-th, td { padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); font-size: 14px; }
-th { text-align: left; color: var(--soft); font-weight: 600; vertical-align: bottom; }
-img.plot { max-width: 100%; margin: 8px 0; }
-details { margin: 10px 0; } summary { cursor: pointer; color: var(--blue); }
-code { font-size: 13px; }
-"""
+_SHOWN = 18  # images in a strip
 
 
-def write(evaluation: Evaluation, results: dict[str, dict[str, Any]]) -> pathlib.Path:
-    """Writes `<workdir>/eval/report.html`.
+class Section(NamedTuple):
+    """What the page shows of a suite.
+
+    Attributes:
+        title: Its heading.
+        anchor: Its address on the page.
+        plots: (name, address that holds the PNG), in the order of their names.
+        page: Its text and tables.
+        command: What opens the files that it wrote for another program.
+    """
+
+    title: str
+    anchor: str
+    plots: list[tuple[str, str]]
+    page: Page | None
+    command: str
+
+
+class Picture(NamedTuple):
+    """A test image on the page: an address that holds its PNG, what is written below, a hint."""
+
+    address: str
+    caption: str
+    hint: str
+
+
+Gallery = dict[str, list[Picture]]
+
+
+def write(
+    subject: Subject, measured: Sequence[tuple[Suite, Results]], options: Options
+) -> pathlib.Path:
+    """Writes `<directory>/report.html`; returns its path.
 
     Args:
-        evaluation: The run.
-        results: What the suites returned, by name, in the order of the page. Their `table.md` and
-            PNGs are taken from their directories.
+        subject: What was measured.
+        measured: Suites and what they returned, in the order of the page. Their plots are taken
+            from their directories.
+        options: How it was measured.
     """
-    config, source = evaluation.config, evaluation.test
-    title = f"{config.method} on {source.name}"
-    images = f"{min(evaluation.images or source.size, source.size):,} test images"
-    sections = {"Images": _images(evaluation)}
-    for name, measured in results.items():
-        content = _suite(evaluation.directory(name))
-        if "open" in measured:  # what the suite wrote is for another program
-            content = f"<p>Open it with <code>{html.escape(measured['open'])}</code></p>"
-        sections[_TITLES.get(name, name)] = content
-    sections["Data and settings"] = _settings(evaluation)
-    links = "".join(f'<a href="#{_anchor(name)}">{html.escape(name)}</a>' for name in sections)
-    body = "".join(
-        f'<h2 id="{_anchor(name)}">{html.escape(name)}</h2>{content}'
-        for name, content in sections.items()
-    )
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body><main>"
-        f"<h1>{html.escape(title)}</h1>"
-        f'<p class="lead">{html.escape(evaluation.method.describe_encoder())}, '
-        f"step {evaluation.step:,}, {images}</p>"
-        f"{_tiles(results)}<nav>{links}</nav>{body}</main></body></html>\n"
-    )
-    path = evaluation.workdir / "eval" / "report.html"
-    write_text(path, page)
+    if subject.directory is None:
+        raise ValueError("a report needs a subject with a directory")
+    path = pathlib.Path(subject.directory).expanduser() / "report.html"
+    write_text(path, render(subject, measured, options))
     return path
 
 
-def _tiles(results: dict[str, dict[str, Any]]) -> str:
-    """The headline numbers; the paper's beside where it prints one."""
-    tiles = []
-    for suite, key, words, printed in _HEADLINES:
-        value = results.get(suite, {}).get(key)
-        if value is None:
-            continue
-        if printed == "TABLE_1":
-            words += f" (paper: {np.mean(list(paper.TABLE_1['Ours (-)'].values())):.3f})"
-        elif printed == "FAILURE":
-            words += f" (paper: {paper.FAILURE['largest_p']:.1e})"
-        shown = f"{value:.1e}" if key.endswith("_p") else f"{value:.3f}"
-        tiles.append(f'<div class="tile"><b>{shown}</b><span>{html.escape(words)}</span></div>')
-    for spec, entry in results.get("ood", {}).get("out", {}).items():
-        best = max(entry["scores"].values(), key=lambda values: values["auroc"])
-        words = f"best AUROC against {spec}"
-        tiles.append(
-            f'<div class="tile"><b>{best["auroc"]:.3f}</b><span>{html.escape(words)}</span></div>'
-        )
-    return f'<div class="tiles">{"".join(tiles)}</div>'
+def render(subject: Subject, measured: Sequence[tuple[Suite, Results]], options: Options) -> str:
+    """The page, as HTML. All values are text: the template escapes them."""
+    # Strict: a name that the template misspells is an error, not a blank.
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = importlib.resources.files("tfvmf.evaluation") / "report.html.j2"
+    source = subject.test
+    return environment.from_string(template.read_text(encoding="utf-8")).render(
+        title=f"{subject.name} on {source.name}",
+        lead=_lead(subject, options),
+        headlines=[
+            _tile(line)
+            for suite, results in measured
+            for line in suite.headlines(results)
+            if line.value is not None
+        ],
+        gallery=choose_images(subject, options),
+        sections=[_section(subject, suite, results) for suite, results in measured],
+        facts=_facts(subject, options),
+        settings=subject.settings,
+    )
 
 
-def _images(evaluation: Evaluation) -> str:
-    parts = []
-    for heading, pictures in gallery.choose(evaluation).items():
-        strip = "".join(
-            f'<figure title="{html.escape(picture.hint)}"><img alt="{html.escape(picture.hint)}" '
-            f'src="{_png(picture.image)}"><figcaption>{html.escape(picture.caption)}</figcaption>'
-            "</figure>"
-            for picture in pictures
-        )
-        strip = strip or '<p class="note">none</p>'
-        parts.append(f'<h3>{html.escape(heading)}</h3><div class="strip">{strip}</div>')
-    return "".join(parts)
+def choose_images(subject: Subject, options: Options, *, shown: int = _SHOWN) -> Gallery:
+    """Headings with test images that are worth looking at.
+
+    Always the most and the least certain; with labels, the mistakes of the linear probe that the
+    encoder was surest of.
+    """
+    source, score = subject.test, subject.score(options)
+    embeddings = subject.embed(source, limit=options.max_images)
+    values = subject.main_score(source, embeddings, options)
+    order = np.argsort(score.uncertainty(values), kind="stable")
+    names = _class_names(subject)
+
+    def pictures(rows: np.ndarray, said: np.ndarray | None = None) -> list[Picture]:
+        chosen = []
+        for row in rows:
+            caption, hint = f"{values[row]:.3g}", f"image {row}"
+            if said is not None:
+                caption += f", said {names[said[row]]}"
+            if names and source.labels is not None:
+                hint += f", {names[source.labels[row]]}"
+                if said is not None:
+                    caption += f", is {names[source.labels[row]]}"
+            chosen.append(Picture(_png(source.images(row, row + 1)[0]), caption, hint))
+        return chosen
+
+    chosen = {
+        f"Most certain ({score.title} below each)": pictures(order[:shown]),
+        "Least certain": pictures(order[::-1][:shown]),
+    }
+    if names:
+        predicted = linear_probe(subject).predict(embeddings["features"])
+        _, labels = subject.labels("report", limit=options.max_images)
+        surest = order[(predicted != labels)[order]][:shown]
+        heading = f"Worst failures: the probe is wrong where {score.title} is surest"
+        chosen[heading] = pictures(surest, predicted)
+    return chosen
 
 
-def _suite(directory: pathlib.Path) -> str:
-    """A suite's plots, and its table behind them."""
+def _class_names(subject: Subject) -> list[str]:
+    """Names of the classes; [] without labels."""
+    train, test = subject.train, subject.test
+    if train.labels is None or test.labels is None:
+        return []
+    return test.class_names or [str(number) for number in range(int(train.labels.max()) + 1)]
+
+
+def _lead(subject: Subject, options: Options) -> str:
+    size = subject.test.size
     parts = [
-        f'<img class="plot" alt="{html.escape(path.stem)}" src="{_data(path.read_bytes())}">'
-        for path in sorted(directory.glob("*.png"))
+        subject.description,
+        f"step {subject.facts['step']:,}" if "step" in subject.facts else "",
+        f"{min(options.max_images or size, size):,} test images",
     ]
-    table = directory / "table.md"
-    if table.exists():
-        text = markdown.markdown(table.read_text(encoding="utf-8"), extensions=["tables"])
-        text = text.replace("<h2>", "<h4>").replace("</h2>", "</h4>")
-        text = text.replace("<h1>", "<h3>").replace("</h1>", "</h3>")
-        text = text.replace("<table>", '<div class="scroll"><table>')
-        parts.append(text.replace("</table>", "</table></div>"))
-    return "".join(parts)
+    return ", ".join(filter(None, parts))
 
 
-def _settings(evaluation: Evaluation) -> str:
-    source = evaluation.test
+def _tile(line: Headline) -> tuple[str, str]:
+    """The number and the words of a headline; the paper's number beside where it prints one."""
+    printed = "" if line.printed is None else f" (paper: {line.printed:{line.form}})"
+    return format(line.value, line.form), f"{line.words}{printed}"
+
+
+def _section(subject: Subject, suite: Suite, results: Results) -> Section:
+    directory = subject.directory_for(suite.name)
+    command = results.get("open", "")
+    plots = sorted(directory.glob("*.png")) if directory and not command else []
+    return Section(
+        title=suite.title,
+        anchor=re.sub(r"\W+", "-", suite.title.lower()),
+        plots=[(path.stem, _address(path.read_bytes())) for path in plots],
+        page=suite.page(results) if suite.page else None,
+        command=command,
+    )
+
+
+def _facts(subject: Subject, options: Options) -> dict[str, Any]:
+    train, test = subject.train, subject.test
     facts = {
-        "run directory": evaluation.workdir,
-        "checkpoint": evaluation.checkpoint,
-        "training images": f"{evaluation.train.size:,} of {evaluation.train.name}",
-        "test images": f"{source.size:,} of {source.name} ({source.split})",
-        "score": evaluation.score.title,
+        "run directory": subject.workdir,
+        "checkpoint": subject.facts.get("checkpoint"),
+        "training images": f"{train.size:,} of {train.name}",
+        "test images": f"{test.size:,} of {test.name} ({test.split})",
+        "score": subject.score(options).title,
         "tensorflow, keras": f"{tf.__version__}, {keras.__version__}",
     }
-    return (
-        _table(facts)
-        + "<details><summary>All settings of the run</summary>"
-        + _table(flatten(evaluation.config))
-        + "</details>"
-    )
-
-
-def _table(entries: dict[str, Any]) -> str:
-    rows = "".join(
-        f"<tr><td>{html.escape(key)}</td><td><code>{html.escape(str(value))}</code></td></tr>"
-        for key, value in entries.items()
-    )
-    return f"<table>{rows}</table>"
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _png(image: np.ndarray) -> str:
     file = io.BytesIO()
     Image.fromarray(image).save(file, format="PNG")
-    return _data(file.getvalue())
+    return _address(file.getvalue())
 
 
-def _data(content: bytes) -> str:
+def _address(content: bytes) -> str:
     """A PNG as an address that holds it."""
     return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
-
-
-def _anchor(name: str) -> str:
-    return name.lower().replace(" ", "-")

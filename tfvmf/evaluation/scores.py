@@ -1,4 +1,4 @@
-"""One interface for every measure of certainty or uncertainty: images in, a number an image out.
+"""One interface for every measure of certainty or uncertainty: images in, one number per image out.
 
 scores = uncertainty(encoder, images, scores=("kappa", "feature_norm"))
 scores = uncertainty(members, images, scores=("ensemble",))
@@ -55,10 +55,10 @@ class Uncertainty:
 
     - `kappa`: the encoder's concentration; `feature_norm`: the length of its features. One pass.
     - `agreement`: E[cos] between the directions of augmented views of the image, what kappa
-      estimates (up to a factor) without augmenting. `views` passes.
-    - `ensemble`: mean over feature dimensions of the variance over members. A pass a member.
-    - `dropout`: the same over passes with units dropped, each pass one drawn network. `passes`
-      passes; batch norm stays in inference mode.
+      estimates (up to a factor) without augmenting. `num_views` passes.
+    - `ensemble`: mean over feature dimensions of the variance over members. One pass per member.
+    - `dropout`: the same over passes with units dropped, each pass one drawn network.
+      `num_passes` passes; batch norm stays in inference mode.
 
     Random views and masks are the same for all images, so scores do not depend on how images are
     batched, and a clean image and its corrupted copy are compared under the same draws.
@@ -67,9 +67,9 @@ class Uncertainty:
         members: An encoder, or several. All scores but `ensemble` look at the first.
         scores: Names out of `SCORES`.
         augmentation: What views are, for `agreement`.
-        views: How many, for `agreement`.
-        passes: How many, for `dropout`.
-        seed: Of views and masks.
+        num_views: Number of views, for `agreement`.
+        num_passes: Number of passes, for `dropout`.
+        seed: Seed of views and masks.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Uncertainty:
         scores: Sequence[str] = ("kappa",),
         *,
         augmentation: Augmentation | None = None,
-        views: int = 8,
-        passes: int = 16,
+        num_views: int = 8,
+        num_passes: int = 16,
         seed: int = 0,
     ) -> None:
         self._members = [members] if isinstance(members, keras.Model) else list(members)
@@ -88,15 +88,15 @@ class Uncertainty:
                 raise ValueError(f"score {name!r} is unknown: use some of {', '.join(SCORES)}")
         if "ensemble" in scores and len(self._members) < 2:
             raise ValueError("the score ensemble needs at least 2 members")
-        if "agreement" in scores and (augmentation is None or views < 2):
+        if "agreement" in scores and (augmentation is None or num_views < 2):
             raise ValueError("the score agreement needs an augmentation and at least 2 views")
-        if "dropout" in scores and not (passes > 1 and models.has_dropout(self._members[0])):
+        if "dropout" in scores and not (num_passes > 1 and models.has_dropout(self._members[0])):
             raise ValueError("the score dropout needs an encoder with dropout and 2 passes or more")
         if not scores:
             raise ValueError("name at least one score")
         self.scores = tuple(scores)
         self._augmentation = augmentation
-        self._views, self._passes, self._seed = views, passes, seed
+        self._num_views, self._num_passes, self._seed = num_views, num_passes, seed
         self._embedder = inference.Embedder(self._forward)
 
     @property
@@ -120,10 +120,10 @@ class Uncertainty:
             features = [member["features"] for member in (outputs, *others)]
             values["ensemble"] = mean_variance(tf.stack(features))
         if "agreement" in self.scores:
-            directions = _draws(lambda number: self._view(images, number), self._views)
+            directions = _draws(lambda number: self._view(images, number), self._num_views)
             values["agreement"] = mean_cosine(directions)
         if "dropout" in self.scores:
-            features = _draws(lambda number: self._drop(images, number), self._passes)
+            features = _draws(lambda number: self._drop(images, number), self._num_passes)
             values["dropout"] = mean_variance(features)
         return {name: values[name] for name in self.scores}
 
@@ -135,7 +135,7 @@ class Uncertainty:
 
     def _drop(self, images: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """Features [B, F] of one network with units dropped."""
-        with models.dropping(self._seeds(images, number)):
+        with models.dropout_masks(self._seeds(images, number)):
             return self._members[0](images, training=False)["features"]
 
     def _seeds(self, images: tf.Tensor, number: tf.Tensor) -> tf.Tensor:

@@ -2,14 +2,14 @@
 
 import contextlib
 import difflib
-import importlib
 import random
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 
 import ml_collections
 import numpy as np
 
 from tfvmf.errors import UserError
+from tfvmf.lazy import Registry
 from tfvmf.methods.base import Method, Objective, StepContext
 from tfvmf.methods.byol import BYOL
 from tfvmf.methods.mc_infonce import MCInfoNCE
@@ -29,38 +29,12 @@ __all__ = [
 ]
 
 
-class Registry(MutableMapping[str, type[Method]]):
-    """Classes by name; one given as "module:Class" is imported when it is first asked for."""
-
-    def __init__(self, **entries: type[Method] | str) -> None:
-        self._entries = dict(entries)
-
-    def __getitem__(self, name: str) -> type[Method]:
-        entry = self._entries[name]
-        if isinstance(entry, str):
-            module, _, attribute = entry.partition(":")
-            entry = self._entries[name] = getattr(importlib.import_module(module), attribute)
-        return entry
-
-    def __setitem__(self, name: str, entry: type[Method] | str) -> None:
-        self._entries[name] = entry
-
-    def __delitem__(self, name: str) -> None:
-        del self._entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-
 def plain(method: type[Method]) -> type[Method]:
     """The same method without a concentration."""
     return type(method.__name__, (method,), {"probabilistic": False, "__doc__": method.__doc__})
 
 
-METHODS = Registry(
+METHODS: Registry[type[Method]] = Registry(
     simclr=plain(SimCLR),
     simclr_vmf=SimCLR,
     simsiam=plain(SimSiam),

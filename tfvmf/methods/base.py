@@ -140,9 +140,17 @@ class Method(abc.ABC):
         return math.log(2.0)
 
     @classmethod
-    def locate(cls, config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
-        """Points the configuration to files that the run directory keeps beside checkpoints."""
-        del config, workdir
+    def locate(
+        cls, config: ml_collections.ConfigDict, workdir: pathlib.Path, *, trust_model: bool = False
+    ) -> None:
+        """Points the configuration to files that the run directory keeps beside checkpoints.
+
+        Args:
+            config: The run's configuration.
+            workdir: The run directory.
+            trust_model: See `tfvmf.load`.
+        """
+        del config, workdir, trust_model
 
     @abc.abstractmethod
     def objective(
@@ -330,7 +338,7 @@ class Method(abc.ABC):
             counter_random.example_seeds(seed, step, positions, _DROPOUT + number)
             for number in range(first_view, first_view + len(views))
         ]
-        return models.dropping(tf.concat(seeds, axis=0))
+        return models.dropout_masks(tf.concat(seeds, axis=0))
 
 
 def concentrations(outputs: list[dict[str, Any]]) -> list[tf.Tensor]:

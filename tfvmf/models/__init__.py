@@ -1,21 +1,18 @@
 """Encoders: backbones, heads, and both together."""
 
-from tfvmf.models.batch_norm import BatchNorm
-from tfvmf.models.dropout import Dropout, dropping, has_dropout
 from tfvmf.models.encoder import (
     OUTPUTS,
-    build_encoder,
-    frozen_outputs,
-    with_projection,
-    without_concentration,
-)
-from tfvmf.models.heads import (
     Levels,
     Prototypes,
     build_concentration_head,
     build_direction_head,
+    build_encoder,
     build_predictor,
+    frozen_outputs,
+    with_projection,
+    without_concentration,
 )
+from tfvmf.models.layers import BatchNorm, Dropout, dropout_masks, has_dropout
 from tfvmf.models.resnet import ARCHITECTURES, build_backbone
 
 __all__ = [
@@ -30,7 +27,7 @@ __all__ = [
     "build_direction_head",
     "build_encoder",
     "build_predictor",
-    "dropping",
+    "dropout_masks",
     "frozen_outputs",
     "has_dropout",
     "with_projection",

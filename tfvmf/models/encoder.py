@@ -5,9 +5,11 @@ import math
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras import layers
 
-from tfvmf.models import heads
+from tfvmf import distribute
+from tfvmf.models.layers import BatchNorm, Dropout
 from tfvmf.settings import BACKBONES, LEVELS
 
 OUTPUTS = ("features", "mean_direction", "concentration")
@@ -68,7 +70,7 @@ def build_encoder(
     if dimension is None:
         direction = layers.UnitNormalization(name="mean_direction", dtype="float32")(features)
     else:
-        direction = heads.build_direction_head(
+        direction = build_direction_head(
             size,
             dimension=dimension,
             hidden=hidden,
@@ -80,8 +82,8 @@ def build_encoder(
         head_inputs = features
         if concentration_levels == "all":
             maps = {name: value for name, value in levels.items() if name != "features"}
-            head_inputs = heads.Levels(name="levels", dtype="float32")(maps)
-        kappa = heads.build_concentration_head(
+            head_inputs = Levels(name="levels", dtype="float32")(maps)
+        kappa = build_concentration_head(
             head_inputs.shape[-1],
             hidden=hidden,
             initial=initial_concentration,
@@ -146,3 +148,177 @@ class ConstantConcentration(layers.Layer):
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None]:
         """One number per row."""
         return (input_shape[0],)
+
+
+def build_direction_head(
+    features: int,
+    *,
+    dimension: int = 128,
+    hidden: int = 512,
+    hidden_layers: int = 1,
+    output_norm: bool = False,
+    dropout: float = 0.0,
+    name: str = "direction_head",
+) -> keras.Model:
+    """Builds features [B, features] -> mean direction mu [B, dimension], |mu| = 1.
+
+    As in the paper: linear without bias, batch norm, ReLU, linear; then mu = v / |v|. The layer
+    `mean_direction` divides; what goes into it is the projection v.
+
+    Args:
+        features: Length of the features.
+        dimension: Length of the direction.
+        hidden: Width of the hidden layers.
+        hidden_layers: How many there are; SimSiam has two.
+        output_norm: Whether v is batch-normalized, without scale and offset, as in SimSiam.
+        dropout: Probability of dropping a hidden unit.
+        name: Of the model.
+    """
+    inputs = keras.Input((features,), name="features")
+    x = inputs
+    for layer in range(1, hidden_layers):
+        x = _hidden(x, hidden, f"hidden_{layer}", f"norm_{layer}", f"relu_{layer}")
+    x = _hidden(x, hidden, "hidden", "norm", "relu")
+    if dropout:
+        x = Dropout(dropout, dtype="float32", name=f"{name}_dropout")(x)
+    bias = not output_norm  # which would take it out again
+    x = layers.Dense(dimension, use_bias=bias, dtype="float32", name="output")(x)
+    if output_norm:
+        x = BatchNorm(affine=False, dtype="float32", name="output_norm")(x)
+    outputs = layers.UnitNormalization(name="mean_direction", dtype="float32")(x)
+    return keras.Model(inputs, outputs, name=name)
+
+
+def build_concentration_head(
+    features: int,
+    *,
+    hidden: int = 512,
+    initial: float = math.log(2.0),
+    dropout: float = 0.0,
+    input_norm: bool = False,
+    name: str = "concentration_head",
+) -> keras.Model:
+    """Builds features [B, features] -> concentration kappa [B], kappa = s softplus(v) >= 0.
+
+    The scale s = initial / softplus(0) makes `initial` the kappa of v = 0, around which an
+    untrained head scatters. The default is the paper's head, s = 1. `input_norm` puts inputs of
+    very different scales on one (batch norm without scale and offset).
+    """
+    if initial <= 0.0:
+        raise ValueError(f"initial must be positive, not {initial}")
+    inputs = keras.Input((features,), name="features")
+    x = inputs
+    if input_norm:
+        x = BatchNorm(affine=False, dtype="float32", name="input_norm")(x)
+    x = _hidden(x, hidden, "hidden", "norm", "relu")
+    if dropout:
+        x = Dropout(dropout, dtype="float32", name=f"{name}_dropout")(x)
+    x = layers.Dense(1, dtype="float32", name="output")(x)
+    x = layers.Activation("softplus", name="softplus", dtype="float32")(x)
+    x = layers.Rescaling(initial / math.log(2.0), name="scale", dtype="float32")(x)
+    outputs = layers.Reshape((), name="concentration", dtype="float32")(x)
+    return keras.Model(inputs, outputs, name=name)
+
+
+def build_predictor(dimension: int, *, hidden: int, name: str = "predictor") -> keras.Model:
+    """Builds projection [B, dimension] -> direction [B, dimension] that it predicts, |.| = 1.
+
+    Linear without bias, batch norm, ReLU, linear, as in SimSiam (where `hidden` is a bottleneck)
+    and BYOL.
+    """
+    inputs = keras.Input((dimension,), name="projection")
+    x = _hidden(inputs, hidden, "hidden", "norm", "relu")
+    x = layers.Dense(dimension, dtype="float32", name="output")(x)
+    outputs = layers.UnitNormalization(name="prediction", dtype="float32")(x)
+    return keras.Model(inputs, outputs, name=name)
+
+
+def _hidden(
+    x: keras.KerasTensor, units: int, linear: str, norm: str, relu: str
+) -> keras.KerasTensor:
+    """Linear without bias, batch norm, ReLU; in float32 under any precision."""
+    x = layers.Dense(units, use_bias=False, dtype="float32", name=linear)(x)
+    x = BatchNorm(dtype="float32", name=norm)(x)
+    return layers.ReLU(dtype="float32", name=relu)(x)
+
+
+@keras.saving.register_keras_serializable(package="tfvmf")
+class Levels(keras.layers.Layer):
+    """Feature maps {name: [B, H, W, C]} -> [B, 2 * sum of C]: mean and deviation of each channel.
+
+    The last features forget what an image looked like; the deviations of the first levels know
+    whether it was noisy, flat or filtered.
+    """
+
+    def call(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Pools over space, the maps in the order of their names."""
+        parts = []
+        for name in sorted(inputs):
+            mean, variance = tf.nn.moments(tf.cast(inputs[name], tf.float32), [1, 2])
+            parts += [mean, tf.sqrt(variance + 1e-6)]
+        return tf.concat(parts, axis=1)
+
+    def compute_output_shape(
+        self, input_shape: dict[str, tuple[int | None, ...]]
+    ) -> tuple[int | None, int]:
+        """One vector a row."""
+        shapes = list(input_shape.values())
+        return (shapes[0][0], 2 * sum(shape[-1] or 0 for shape in shapes))
+
+
+@keras.saving.register_keras_serializable(package="tfvmf")
+class Prototypes(keras.layers.Layer):
+    """Directions [B, d] -> cosines [B, count] with learned unit vectors.
+
+    Args:
+        count: Number of prototypes K.
+        queue_length: How many directions of past batches are kept for each of two views; 0 for
+            no queue.
+        **kwargs: As of every Keras layer.
+    """
+
+    def __init__(self, count: int, *, queue_length: int = 0, **kwargs: Any) -> None:
+        super().__init__(dtype="float32", **kwargs)
+        self.count = count
+        self.queue_length = queue_length
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the prototypes [d, K], random unit vectors, and an empty queue [2, L, d]."""
+        dimension = input_shape[-1]
+        self.kernel = self.add_weight(
+            name="kernel", shape=(dimension, self.count), initializer="random_normal"
+        )
+        self.kernel.assign(tf.math.l2_normalize(self.kernel, axis=0))
+        if self.queue_length:
+            self.queue = self.add_weight(
+                name="queue",
+                shape=(2, self.queue_length, dimension),
+                initializer="zeros",
+                trainable=False,
+                aggregation="only_first_replica",  # every replica pushes the same global batch
+            )
+
+    def call(self, inputs: tf.Tensor, learn: tf.Tensor | bool = True) -> tf.Tensor:
+        """The cosines; where `learn` is false no gradient reaches the prototypes."""
+        return tf.matmul(inputs, tf.where(learn, self.kernel, tf.stop_gradient(self.kernel)))
+
+    def normalize(self) -> None:
+        """Gives all prototypes length 1 again, after the optimizer has moved them."""
+        distribute.update(self.kernel, lambda kernel: tf.math.l2_normalize(kernel, axis=0))
+
+    def push(self, view: int, directions: tf.Tensor) -> None:
+        """Puts a batch [B, d] of the view in front of the queue; the oldest fall out."""
+        past = self.queue[view, : self.queue_length - tf.shape(directions)[0]]
+        queues = tf.unstack(self.queue)
+        queues[view] = tf.concat([tf.stop_gradient(directions), past], axis=0)
+        self.queue.assign(tf.ensure_shape(tf.stack(queues), self.queue.shape))
+
+    def is_full(self, view: int) -> tf.Tensor:
+        """Whether every place of the queue of a view has been filled."""
+        return tf.reduce_any(tf.not_equal(self.queue[view, -1], 0.0))
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs to build the layer again."""
+        config = super().get_config()
+        config.pop("dtype", None)  # always float32
+        return {**config, "count": self.count, "queue_length": self.queue_length}

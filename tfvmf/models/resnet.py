@@ -5,9 +5,7 @@ import dataclasses
 import keras
 from keras import layers
 
-from tfvmf.models.batch_norm import BatchNorm
-from tfvmf.models.convolution import Convolution
-from tfvmf.models.dropout import Dropout
+from tfvmf.models.layers import BatchNorm, Convolution, Dropout
 from tfvmf.settings import STEMS
 
 

@@ -1,7 +1,7 @@
 """Encoders from elsewhere: a Keras file or a SavedModel, frozen, with a concentration head of ours.
 
 Nothing of a file is run as Python: `.keras` files are loaded in Keras's safe mode, and a SavedModel
-is a graph.
+after a look at its operations (`tfvmf.models.saved_model`).
 """
 
 import difflib
@@ -18,6 +18,7 @@ from keras import layers
 
 from tfvmf.errors import UserError
 from tfvmf.models import Levels, build_concentration_head
+from tfvmf.models.saved_model import load_saved_model
 from tfvmf.posthoc.method import RANGES
 
 _OBVIOUS = ("features", "mean_direction")  # outputs that are the features unless another is named
@@ -34,6 +35,7 @@ def load_frozen(
     feature_layer: str = "",
     input_range: str = "",
     level_layers: tuple[str, ...] = (),
+    trust_model: bool = False,
 ) -> keras.Model:
     """Loads a model that was trained elsewhere and stays as it is.
 
@@ -47,6 +49,7 @@ def load_frozen(
             one of its input's type (`Pixels`).
         level_layers: Names of outputs, or of layers of a Keras model, with maps [B, H, W, C]: what
             a concentration head is to see instead of the features (`Levels`).
+        trust_model: Load a SavedModel whatever it contains (`load_saved_model`).
 
     Returns:
         A Keras model from float images [B, H, W, 3] in [0, 1] to float32 `features` [B, F],
@@ -56,7 +59,9 @@ def load_frozen(
     Raises:
         UserError: The model cannot be read, or has no such output.
     """
-    inputs, named, tensor = _LOADERS[kind](pathlib.Path(path))
+    path = pathlib.Path(path)
+    loaded = _load_keras(path) if kind == "keras" else _load_saved(path, trust_model=trust_model)
+    inputs, named, tensor = loaded
     picked = {"features": tensor(feature_layer or _obvious(named, path), "feature_layer")}
     if "mean_direction" in named:
         picked["mean_direction"] = named["mean_direction"]
@@ -274,12 +279,9 @@ def _load_keras(path: pathlib.Path) -> Loaded:
     return inputs[0], outputs, tensor
 
 
-def _load_saved_model(path: pathlib.Path) -> Loaded:
+def _load_saved(path: pathlib.Path, *, trust_model: bool) -> Loaded:
     """A SavedModel: its signature `serving_default`, its only one, or its call."""
-    try:
-        loaded = tf.saved_model.load(str(path))
-    except Exception as error:
-        raise UserError(f"{path} cannot be loaded as a SavedModel: {_line(error)}") from error
+    loaded = load_saved_model(path, trust_model=trust_model)
     layer = SavedFunction(loaded, path, name="saved_function")
     inputs = keras.Input(
         layer.spec.shape[1:], batch_size=layer.spec.shape[0], dtype=layer.spec.dtype.name
@@ -295,9 +297,6 @@ def _load_saved_model(path: pathlib.Path) -> Loaded:
         return outputs[name]
 
     return inputs, outputs, tensor
-
-
-_LOADERS = {"keras": _load_keras, "saved_model": _load_saved_model}
 
 
 def _obvious(outputs: dict[str, keras.KerasTensor], path: str | os.PathLike[str]) -> str:

@@ -35,6 +35,7 @@ def fit_kappa(
     config: ml_collections.ConfigDict | None = None,
     changes: dict[str, Any] | None = None,
     logical_devices: int = 0,
+    trust_model: bool = False,
 ) -> dict[str, float]:
     """Trains a new concentration head; the directions stay bit-for-bit what they are.
 
@@ -52,6 +53,7 @@ def fit_kappa(
             all levels of a run. Those of a model from elsewhere are `fit_kappa.feature_layer`,
             `.input_range` and `.level_layers` (`foreign.load_frozen`).
         logical_devices: See `strategies.make_strategy`.
+        trust_model: See `tfvmf.load`.
 
     Returns:
         The last measured values, as `train` does.
@@ -61,6 +63,7 @@ def fit_kappa(
     if model.resolve() == workdir.resolve():
         raise UserError(f"workdir={workdir} is the encoder's own: choose another")
     settings = fit_config(model, changes or {}, config)
+    settings.fit_kappa.trust_model = trust_model
 
     def initialize(method: Method) -> None:
         if settings.fit_kappa.kind != "run":

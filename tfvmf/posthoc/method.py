@@ -48,6 +48,9 @@ class FitKappa(Method):
         "feature_layer": Setting("", "the output that is the features; empty: the obvious one"),
         "input_range": Setting("", "of the pixels that it expects", choices=("", *RANGES)),
         "level_layers": Setting("", "layers whose maps the head sees, separated by commas"),
+        "trust_model": Setting(
+            False, "a SavedModel may contain any operation; never read of a run"
+        ),
         "cache_views": Setting(0, "views per image that are embedded once; 0: new ones", low=0),
     }
 
@@ -79,8 +82,11 @@ class FitKappa(Method):
         return methods.METHODS[trained_by].head_options(config)
 
     @classmethod
-    def locate(cls, config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+    def locate(
+        cls, config: ml_collections.ConfigDict, workdir: pathlib.Path, *, trust_model: bool = False
+    ) -> None:
         """Points a run's configuration to its copy of the model, which must be the fitted one."""
+        config.fit_kappa.trust_model = trust_model  # whatever the run says of itself
         name = _COPIES.get(config.fit_kappa.kind)
         if name is None:
             return
@@ -125,6 +131,7 @@ class FitKappa(Method):
                 feature_layer=frozen.feature_layer,
                 input_range=frozen.input_range,
                 level_layers=tuple(levels.split(",")) if levels else (),
+                trust_model=frozen.trust_model,
             )
         config.model.dimension = model.output["mean_direction"].shape[-1]
         return foreign.add_head(

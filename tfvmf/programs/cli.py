@@ -1,6 +1,7 @@
 """What all programs share: flags, one-line errors with exit code 2, a quiet TensorFlow."""
 
 import difflib
+import functools
 import os
 import pathlib
 import re
@@ -9,7 +10,7 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import ml_collections
 from absl import app, flags, logging
@@ -32,22 +33,14 @@ _SHARED: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "workdir": (flags.DEFINE_string, "", "run directory"),
     "output": (flags.DEFINE_string, "", "file or directory to write"),
     "checkpoint": (flags.DEFINE_string, "", "one of the run's checkpoints; the newest by default"),
+    "trust_model": (
+        flags.DEFINE_bool,
+        False,
+        "load a SavedModel even if it may read or write files, use the network or run code",
+    ),
     "seed": (flags.DEFINE_integer, None, "of all that is random"),
     "max_images": (flags.DEFINE_integer, 0, "how many test images are measured; 0 for all"),
 }
-
-
-class Program(Protocol):
-    """A module of `tfvmf.programs`: one verb."""
-
-    __doc__: str | None
-    ARGUMENTS: tuple[str, ...]
-
-    def define(self, values: flags.FlagValues, argv: list[str]) -> None:
-        """Defines the program's flags; `argv` is what will be parsed."""
-
-    def main(self, values: flags.FlagValues) -> None:
-        """Calls the library and says what to do next."""
 
 
 def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
@@ -55,7 +48,7 @@ def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
 
     Args:
         name: What the user typed, `tfvmf train`, for messages.
-        program: The verb's module, a `Program`.
+        program: The verb's module; what it must have is in `tfvmf.programs`.
         arguments: What follows the verb.
 
     Returns:
@@ -163,6 +156,17 @@ def short_name(source: str) -> str:
     scheme, _, target = source.partition(":")
     name = pathlib.Path(target).stem if scheme in ("folder", "npz") else scheme
     return re.sub(r"\W+", "_", target if scheme == "tfds" else name).strip("_")
+
+
+def definers(values: flags.FlagValues) -> types.SimpleNamespace:
+    """`DEFINE_string` and so on of absl, as `string` and so on, for the flags of one program."""
+    kinds = ("bool", "enum", "float", "integer", "list", "string")
+    return types.SimpleNamespace(
+        **{
+            kind: functools.partial(getattr(flags, f"DEFINE_{kind}"), flag_values=values)
+            for kind in kinds
+        }
+    )
 
 
 def define_shared(values: flags.FlagValues, *names: str, **described: str) -> None:

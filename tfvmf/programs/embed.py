@@ -23,16 +23,14 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         values,
         "data_dir",
         "download",
+        "trust_model",
         model="a run directory, an export or a .keras file; required",
         data="a folder of images, at any depth, or digits, a TFDS name, npz:/path; required",
         output="the .npz file to write; required",
     )
-    flags.DEFINE_enum(
-        "sort", "", ["", "kappa"], "kappa: also draw a contact sheet", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "batch_size", 64, "images per forward pass", lower_bound=1, flag_values=values
-    )
+    new = cli.definers(values)
+    new.enum("sort", "", ["", "kappa"], "kappa: also draw a contact sheet")
+    new.integer("batch_size", 64, "images per forward pass", lower_bound=1)
 
 
 def main(values: flags.FlagValues) -> None:
@@ -52,6 +50,7 @@ def main(values: flags.FlagValues) -> None:
         download=values.download,
         sort=values.sort,
         batch_size=values.batch_size,
+        trust_model=values.trust_model,
     )
     kappa = embeddings["concentration"]
     print(f"embedded: {values.output}")

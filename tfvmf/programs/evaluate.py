@@ -8,12 +8,12 @@
   tfvmf evaluate runs/mine --suite=agreement --max_images=1000 --ood_sources=mnist
 
 MODEL, or --workdir, is the run; DATA is labeled data to measure it on, the run's own by default.
-
-Suites: curves (how training went), probe (what the features know), failure (is kappa lower where
-the probe errs?), ood (is it lower on foreign images? needs --ood_sources), cifar10c (does it fall
-as corruption grows?), projector (what lies near what?), agreement (how far is kappa from the
-agreement of views that it estimates? slow, not among all).
+MODEL may also be the .keras file of an encoder (`tfvmf export --keras` writes one); then name DATA.
 """
+
+import functools
+import pathlib
+from typing import Any
 
 from absl import flags
 
@@ -26,77 +26,49 @@ ARGUMENTS = ("model", "data")
 def define(values: flags.FlagValues, argv: list[str]) -> None:
     """Defines the flags."""
     del argv
+    from tfvmf import evaluation
+
     cli.define_shared(
         values,
         "checkpoint",
-        model="directory of a trained run; --workdir says the same",
+        "download",
+        "trust_model",
+        model="directory of a trained run, as --workdir, or the .keras file of an encoder",
         workdir=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
         data="labeled data to measure on; what the run is judged on by default",
+        output="directory of the results; <run>/eval by default, <run>/eval-<data> with DATA",
         data_dir="where TFDS finds prepared data sets, if not where the run found them",
         max_images="how many test images, for a quick look; 0 for all",
     )
-    flags.DEFINE_string(
-        "suite", "all", "suites, separated by commas, or all (but agreement)", flag_values=values
-    )
-    flags.DEFINE_string(
+    new = cli.definers(values)
+    asked = "; ".join(f"{name}: {text}" for name, text in evaluation.describe_suites().items())
+    new.string("suite", "all", f"all, or some, separated by commas; {asked}")
+    new.string(
         "score",
         "",
         "measures of uncertainty, separated by commas, the main one first: kappa, feature_norm, "
         "agreement, ensemble, dropout; what suits the run by default",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
-        "num_passes",
-        16,
-        "forward passes of --score=dropout",
-        lower_bound=2,
-        flag_values=values,
+    new.integer("num_passes", 16, "forward passes of --score=dropout", lower_bound=2)
+    new.integer("num_views", 8, "views of --score=agreement and --suite=agreement", lower_bound=2)
+    new.string(
+        "corruptions", "generate", "cifar10c: generate, or tfds for cifar10_corrupted in --data_dir"
     )
-    flags.DEFINE_integer(
-        "num_views",
-        8,
-        "views of --score=agreement and --suite=agreement",
-        lower_bound=2,
-        flag_values=values,
+    new.string(
+        "corrupted_dir", "", "cifar10c: directory of CIFAR-10-C's .npy files to read instead"
     )
-    flags.DEFINE_string(
-        "corruptions",
-        "generate",
-        "cifar10c: generate, or tfds for cifar10_corrupted in --data_dir",
-        flag_values=values,
+    new.bool(
+        "cache_corrupted", False, "cifar10c: generate what --corrupted_dir lacks, and keep it there"
     )
-    flags.DEFINE_string(
-        "corrupted_dir",
-        "",
-        "cifar10c: directory of CIFAR-10-C's .npy files to read instead",
-        flag_values=values,
+    new.string("in_source", "", "ood: familiar data; the run's own by default")
+    new.string(
+        "ood_sources", "", "ood, agreement: foreign data, separated by commas, like cifar100,mnist"
     )
-    flags.DEFINE_bool(
-        "cache_corrupted",
-        False,
-        "cifar10c: generate what --corrupted_dir lacks, and keep it there",
-        flag_values=values,
+    new.string(
+        "supervised_workdir", "", "ood: a run of --method=supervised, for the scores with F_res"
     )
-    flags.DEFINE_string(
-        "in_source", "", "ood: familiar data; the run's own by default", flag_values=values
-    )
-    flags.DEFINE_list(
-        "ood_sources",
-        [],
-        "ood, agreement: foreign data, separated by commas, like cifar100,mnist",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
-        "supervised_workdir",
-        "",
-        "ood: a run of --method=supervised, for the scores with F_res",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "all_checkpoints",
-        False,
-        "run the suite cifar10c along training, at every kept checkpoint",
-        flag_values=values,
+    new.bool(
+        "all_checkpoints", False, "run the suite cifar10c along training, at every kept checkpoint"
     )
 
 
@@ -104,45 +76,84 @@ def main(values: flags.FlagValues) -> None:
     """Runs the suites, prints their headlines."""
     if values.model and values.workdir:
         raise UserError(f"--workdir={values.workdir}: the run is already named, {values.model}")
-    cli.import_tensorflow()
     from tfvmf import evaluation
 
-    names = evaluation.suites_by_name(values.suite)
-    run = evaluation.load(
-        values.model or values.workdir or cli.DEFAULT_RUN,
-        checkpoint=values.checkpoint,
-        data=values.data,
-        data_dir=values.data_dir,
-        images=values.max_images,
+    evaluation.check_names(values.suite)  # before TensorFlow, which takes seconds to import
+    cli.import_tensorflow()
+    subject = _load(values, pathlib.Path(values.model or values.workdir or cli.DEFAULT_RUN))
+    options = evaluation.Options(
+        max_images=values.max_images,
         scores=cli.listed(values.score),
-        passes=values.num_passes,
-        views=values.num_views,
+        num_passes=values.num_passes,
+        num_views=values.num_views,
         corruptions=values.corruptions,
         corrupted_dir=values.corrupted_dir,
         cache_corrupted=values.cache_corrupted,
         in_source=values.in_source,
-        out_sources=cli.listed(",".join(values.ood_sources)),
-        supervised_workdir=values.supervised_workdir,
+        ood_sources=cli.listed(values.ood_sources),
+        supervised=_load_supervised(values),
     )
-    suites = {name: evaluation.SUITES[name] for name in names}
     if values.all_checkpoints:
-        suites = {"cifar10c": evaluation.along_training.run}
-    measured = {}
-    for name, suite in suites.items():
-        try:
-            results = suite(run)
-        except evaluation.NotApplicable as error:
-            if values.suite != "all":
-                raise
-            print(f"\n{name}: left out, {error}")
-            continue
-        measured[name] = results
-        print(f"\n{name}: {run.directory(name)}")
-        for key, value in results.items():
-            if isinstance(value, float):
-                small = 0.0 < abs(value) < 1e-4
-                print(f"  {key:20} {value:{'.2e' if small else '.4f'}}")
-            elif isinstance(value, int | str):
-                print(f"  {key:20} {value}")
-    if values.suite == "all" and not values.all_checkpoints:
-        print(f"\nreport: {evaluation.report.write(run, measured)}")
+        evaluation.along_training(subject, options)
+        print(f"\nalong training: {subject.directory_for('cifar10c')}")
+    else:
+        evaluation.evaluate(subject, values.suite, options)
+
+
+def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
+    """The subject: a run with its own data or others, or the encoder in a file."""
+    import tfvmf
+    from tfvmf import data, evaluation, training
+    from tfvmf.data import corruptions
+
+    further = [values.in_source, *cli.listed(values.ood_sources)]
+    if values.corruptions == "tfds" and not values.corrupted_dir:
+        further += [
+            corruptions.tfds_spec(name, severity)
+            for name in corruptions.CORRUPTIONS
+            for severity in corruptions.SEVERITIES
+        ]
+    if (model / "config.json").is_file() or not model.exists():
+        if values.download:
+            config, _ = training.run_directory.read(model)
+            own = values.data or config.data.eval_source or config.data.source
+            cli.download(values, [own, *further], data_dir=config.data.data_dir)
+        own_results = model / (f"eval-{cli.short_name(values.data)}" if values.data else "eval")
+        return evaluation.subject_from_run(
+            model,
+            checkpoint=values.checkpoint,
+            data=values.data,
+            data_dir=values.data_dir,
+            directory=values.output or own_results,
+            trust_model=values.trust_model,
+        )
+    loaded = tfvmf.load(model, trust_model=values.trust_model)
+    encoder = loaded.encoder  # an export has none: its error says to name the run
+    if not values.data:
+        raise UserError(f"--data is missing: {model} is not a run, which knows its data")
+    cli.download(values, [values.data, *further])
+    load = functools.partial(
+        data.load_source, data_dir=values.data_dir, image_size=loaded.card["image_size"]
+    )
+    return evaluation.Subject(
+        encoder=encoder,
+        train=load(values.data, "train"),
+        test=load(values.data, "test"),
+        name=model.stem,
+        load=load,
+        directory=values.output or f"runs/{model.stem}/eval-{cli.short_name(values.data)}",
+    )
+
+
+def _load_supervised(values: flags.FlagValues) -> Any:
+    """The subject that --supervised_workdir names, if it does."""
+    if not values.supervised_workdir:
+        return None
+    from tfvmf import evaluation
+
+    try:
+        return evaluation.subject_from_run(
+            values.supervised_workdir, data_dir=values.data_dir, trust_model=values.trust_model
+        )
+    except UserError as error:
+        raise UserError(f"--supervised_workdir: {error}") from error

@@ -26,26 +26,22 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         values,
         "checkpoint",
         "download",
+        "trust_model",
         model=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
         output="directory of versions; required",
         data="images to calibrate on; the run's by default",
         data_dir="where TFDS finds prepared data sets, if not where the run found them",
     )
-    flags.DEFINE_string(
+    new = cli.definers(values)
+    new.string(
         "calibrate_on",
         "",
         "split of the data (test, the default with DATA) whose kappas give confidence and accept",
-        flag_values=values,
     )
-    flags.DEFINE_float(
-        "reject_below",
-        None,
-        "with --calibrate_on: accept is false below this confidence; 0.05",
-        flag_values=values,
+    new.float(
+        "reject_below", None, "with --calibrate_on: accept is false below this confidence; 0.05"
     )
-    flags.DEFINE_bool(
-        "keras", False, "also save the encoder for Keras (encoder.keras)", flag_values=values
-    )
+    new.bool("keras", False, "also save the encoder for Keras (encoder.keras)")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -73,6 +69,7 @@ def main(values: flags.FlagValues) -> None:
         reject_below=0.05 if values.reject_below is None else values.reject_below,
         data_dir=values.data_dir,
         keras_file=values.keras,
+        trust_model=values.trust_model,
     )
     if serving.read_card(path)["image_size"] is None:
         print(f"exported: {path} (features in, not images)")

@@ -32,59 +32,43 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         values,
         "download",
         "seed",
+        "trust_model",
         model="a run, a .keras file, a SavedModel or an .npz file; required",
         data="images to fit on; the run's or the config's by default",
         data_dir="where TFDS finds prepared data sets, if not where the run found them",
         workdir="run directory; <model>-kappa for a run, runs/<name>-kappa otherwise",
     )
-    flags.DEFINE_string(
+    new = cli.definers(values)
+    new.string(
         "feature_layer",
         "",
         "of a model: the output (for Keras also the layer) that is the features",
-        flag_values=values,
     )
-    flags.DEFINE_string(
-        "input_range",
-        "",
-        "of a model: the pixels that it expects, 0..1, -1..1 or 0..255",
-        flag_values=values,
+    new.string("input_range", "", "of a model: the pixels that it expects, 0..1, -1..1 or 0..255")
+    new.string(
+        "level_layers", "", "of a model: layers with maps, separated by commas, that the head sees"
     )
-    flags.DEFINE_string(
-        "level_layers",
-        "",
-        "of a model: layers with maps, separated by commas, that the head sees",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
+    new.enum(
         "levels",
         None,
         ["last", "all"],
         "what the head sees: the features, or all levels; all by default of a run, and of a model "
         "whose --level_layers are named",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    new.enum(
         "view_kind",
         None,
         ["augment", "wide"],
         "what it learns from: ordinary views, or wide ones as well",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
+    new.integer(
         "cache_views",
         0,
         "embed so many views of each image once, and as many wide ones; 0: new views every step",
         lower_bound=0,
-        flag_values=values,
     )
-    flags.DEFINE_integer(
-        "epochs",
-        None,
-        "passes over the images; 2, or 8 over cached views",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_float("learning_rate", None, "of Adam; 1e-3", lower_bound=0.0, flag_values=values)
+    new.integer("epochs", None, "passes over the images; 2, or 8 over cached views", lower_bound=1)
+    new.float("learning_rate", None, "of Adam; 1e-3", lower_bound=0.0)
 
 
 def changes(values: flags.FlagValues) -> dict[str, object]:
@@ -125,7 +109,13 @@ def main(values: flags.FlagValues) -> None:
         loaded = run_directory.read(model)[0] if of_run else config
         used = (values.data or loaded.data.source, loaded.data.eval_source)
         cli.download(values, used, data_dir=loaded.data.data_dir)
-    posthoc.fit_kappa(model, workdir, config=config, changes=changes(values))
+    posthoc.fit_kappa(
+        model,
+        workdir,
+        config=config,
+        changes=changes(values),
+        trust_model=values.trust_model,
+    )
     following = f"tfvmf evaluate {workdir}"
     if model.suffix == ".npz":
         following = f"tfvmf export {workdir} --output=DIR"

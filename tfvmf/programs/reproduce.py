@@ -12,13 +12,11 @@ Prints the plan first: which runs it needs, and how long each will take. Stopped
 it continues from where it was.
 """
 
-import pathlib
-
 from absl import flags
 
 from tfvmf.errors import UserError
 from tfvmf.programs import cli
-from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS
+from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS, sources
 
 ARGUMENTS = ("experiment",)
 
@@ -34,20 +32,11 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         workdir="where runs and outputs are kept; runs/reproduce/<budget> by default",
         seed="of all runs; 0 by default",
     )
-    flags.DEFINE_string(
-        "experiment", "", f"what to make: {', '.join(EXPERIMENTS)}", flag_values=values
-    )
-    flags.DEFINE_string(
-        "budget", "digits", f"how much to spend: {', '.join(BUDGETS)}", flag_values=values
-    )
-    flags.DEFINE_bool("dry_run", False, "print the plan, and stop", flag_values=values)
-    flags.DEFINE_enum(
-        "strategy",
-        "default",
-        ["default", "mirrored"],
-        "train on one device, or on all",
-        flag_values=values,
-    )
+    new = cli.definers(values)
+    new.string("experiment", "", f"what to make: {', '.join(EXPERIMENTS)}")
+    new.string("budget", "digits", f"how much to spend: {', '.join(BUDGETS)}")
+    new.bool("dry_run", False, "print the plan, and stop")
+    new.enum("strategy", "default", ["default", "mirrored"], "train on one device, or on all")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -59,14 +48,14 @@ def main(values: flags.FlagValues) -> None:
     budget, seed = BUDGETS[values.budget], values.seed or 0
     name = budget.name + (f"-seed{seed}" if seed else "")
     if not values.dry_run:
-        cli.download(values, (images.source for images in budget.sets))
+        cli.download(values, sources(EXPERIMENTS[values.experiment], budget))
     cli.import_tensorflow()
     from tfvmf.reproduction import execute
     from tfvmf.reproduction.plan import Workspace
 
     workspace = Workspace(
         budget=budget,
-        directory=pathlib.Path(values.workdir or f"runs/reproduce/{name}"),
+        directory=values.workdir or f"runs/reproduce/{name}",
         data_dir=values.data_dir,
         max_images=values.max_images,
         seed=seed,

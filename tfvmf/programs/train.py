@@ -31,47 +31,25 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         data_dir="where TFDS finds prepared data sets (overrides config.data.data_dir)",
         workdir="run directory; runs/<config>-<method> by default",
     )
-    flags.DEFINE_string(
-        "method", "", "what is trained (overrides config.method)", flag_values=values
-    )
-    flags.DEFINE_string(
-        "strategy",
-        "",
-        "default, mirrored or multi_worker (overrides config.strategy)",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "force_config",
-        False,
-        "continue in a directory whose run had other settings",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+    new = cli.definers(values)
+    new.string("method", "", "what is trained (overrides config.method)")
+    new.string("strategy", "", "default, mirrored or multi_worker (overrides config.strategy)")
+    new.bool("force_config", False, "continue in a directory whose run had other settings")
+    new.integer(
         "logical_devices",
         0,
         "with --strategy=mirrored: split the CPU into so many devices",
         lower_bound=0,
-        flag_values=values,
     )
-    flags.DEFINE_integer(
-        "ensemble",
-        None,
-        "train so many members into one run directory",
-        lower_bound=2,
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
+    new.integer("ensemble", None, "train so many members into one run directory", lower_bound=2)
+    new.enum(
         "ensemble_kind",
         "",
         ["", "seeds", "snapshot"],
         "members are runs of other seeds, or the ends of the cycles of one run",
-        flag_values=values,
     )
-    flags.DEFINE_string(
-        "draw_views",
-        "",
-        "write a PNG of training images with views of them to this file, and stop",
-        flag_values=values,
+    new.string(
+        "draw_views", "", "write a PNG of training images with views of them to this file, and stop"
     )
 
 

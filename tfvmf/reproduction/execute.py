@@ -1,10 +1,10 @@
 """Carries out a plan: trains and measures what is missing, then writes the outputs."""
 
+import dataclasses
 import gc
 import pathlib
 import time
 from collections.abc import Iterable
-from typing import Any
 
 import keras
 
@@ -73,39 +73,43 @@ def _claim_ensembles(workspace: Workspace, experiment: Experiment) -> None:
     for task in experiment.tasks(workspace.budget):
         if workspace.runs[task.run].num_members > 1 and not task.first_member:
             directory = workspace.run_directory(task.run)
-            run_directory.claim(directory, workspace.config(task.run), {})
+            run_directory.write_or_check_config(directory, workspace.config(task.run), {})
 
 
 def measure_missing(workspace: Workspace, plan: Plan) -> None:
     """Makes the measurements that are missing, those of one run one after another."""
     missing = [item for item in plan.measurements if not item.done]
-    run: evaluation.Evaluation | None = None
+    subject: evaluation.Subject | None = None
     for item in sorted(missing, key=lambda item: (str(item.directory), item.step)):
         print(f"\n{item.label}:", flush=True)
         clock = time.perf_counter()
-        if run is None or run.workdir != item.directory:
-            run = None
+        if subject is None or subject.workdir != item.directory:
+            subject = None
             _forget()
-            run = _load(workspace, item)
-        elif run.step != item.step:
-            run = run.at(_checkpoint(item))  # the same images
-        item.keep(measure.MEASURES[item.task.kind](run), seconds=time.perf_counter() - clock)
+            subject = evaluation.subject_from_run(
+                item.directory,
+                checkpoint="" if item.score == "ensemble" else _checkpoint(item),
+                data_dir=workspace.data_dir,
+            )
+        elif subject.facts["step"] != item.step:
+            subject = subject.at(_checkpoint(item))  # the same images
+        found = measure.MEASURES[item.task.kind](subject, _options(workspace, item))
+        item.keep(found, seconds=time.perf_counter() - clock)
     _forget()
 
 
-def _load(workspace: Workspace, item: Measurement) -> evaluation.Evaluation:
-    options: dict[str, Any] = {}
-    if item.task.supervised:
-        images = workspace.runs[item.task.run].images
-        options["out_sources"] = tuple(map(workspace.source, workspace.others(images)))
-        options["supervised_workdir"] = str(workspace.run_directory(item.task.supervised))
-    return evaluation.load(
-        item.directory,
-        checkpoint="" if item.score == "ensemble" else _checkpoint(item),
-        data_dir=workspace.data_dir,
-        images=workspace.images,
-        passes=workspace.budget.num_passes,
-        **options,
+def _options(workspace: Workspace, item: Measurement) -> evaluation.Options:
+    options = evaluation.Options(
+        max_images=workspace.images, num_passes=workspace.budget.num_passes
+    )
+    if not item.task.supervised:
+        return options
+    directory = workspace.run_directory(item.task.supervised)
+    images = workspace.runs[item.task.run].images
+    return dataclasses.replace(
+        options,
+        ood_sources=tuple(map(workspace.source, workspace.others(images))),
+        supervised=evaluation.subject_from_run(directory, data_dir=workspace.data_dir),
     )
 
 

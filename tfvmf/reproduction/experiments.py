@@ -270,6 +270,13 @@ def all_runs(budget: Budget) -> dict[str, Run]:
     return named
 
 
+def sources(experiment: "Experiment", budget: Budget) -> list[str]:
+    """The data sources that an experiment needs; stand-ins, which need no download, are not."""
+    runs = all_runs(budget)
+    found = [runs[task.run].images.source for task in experiment.tasks(budget)]
+    return list(dict.fromkeys(filter(None, found)))
+
+
 def own_run(budget: Budget, images: ImageSet) -> str:
     """The name of the simclr_vmf run on a data set."""
     return "simclr_vmf" if images is budget.sets[0] else f"simclr_vmf-{images.name}"

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
 from tfvmf import vmf
-from tfvmf.evaluation import histograms, plots
+from tfvmf.evaluation import plots
 from tfvmf.evaluation.plots import BLUE, GRAY, GREEN, ORANGE
 
 Points = Sequence[tuple[float, float]]
@@ -213,7 +213,7 @@ def draw_images_and_failures(
                 if row == 2:
                     axis.set_title("clean" if column == 0 else f"severity {column}", fontsize=8)
         axis = figure.add_subplot(grid[:, -1])
-        histograms.draw_groups(
+        plots.draw_groups(
             axis,
             {
                 f"correct ({failure['correct']:,})": np.array(failure["kappa_correct"]),

@@ -1,4 +1,4 @@
-"""What is measured of a run: each function takes an `Evaluation` and returns a JSON object."""
+"""What is measured of a run: each function takes a subject and options, and returns JSON."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,11 @@ import numpy as np
 
 from tfvmf import neighbors
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from tfvmf.evaluation import Evaluation, cifar10c, ood
-from tfvmf.evaluation import failure as failure_suite
-from tfvmf.evaluation.corrupted import open_corrupted
+from tfvmf.evaluation import Options, Subject
+from tfvmf.evaluation.suites.cifar10c import measure_corruption
+from tfvmf.evaluation.suites.failure import compare, detect
+from tfvmf.evaluation.suites.ood import ood
+from tfvmf.evaluation.suites.probe import linear_probe
 
 # Figure 2A: corruptions of three kinds, chosen before any result was seen.
 SHOWN = ("gaussian_blur", "fog", "pixelate")
@@ -17,35 +19,35 @@ EXAMPLES = 6
 QUANTILES = (0.99, 0.75, 0.5, 0.25, 0.01)
 
 
-def corruption(evaluation: Evaluation) -> dict[str, Any]:
+def corruption(subject: Subject, options: Options) -> dict[str, Any]:
     """Tables 1, 3, 4 and 5, Figures 3 and 4: correlations with severity, by corruption."""
-    results, _, _ = cifar10c.measure(evaluation, open_corrupted(evaluation))
-    kept = ("mean_spearman", "mean_pearson", "mean_per_image", "spearman", "pearson", "kappa")
+    results, _, _ = measure_corruption(subject, options)
+    kept = ("mean_spearman", "mean_pearson", "mean_per_image", "spearman", "pearson", "mean_score")
     return {name: results[name] for name in (*kept, "corruptions", "images")}
 
 
-def accuracy(evaluation: Evaluation) -> dict[str, Any]:
+def accuracy(subject: Subject, options: Options) -> dict[str, Any]:
     """Figure 4: top-1 accuracy of a linear probe and of nearest neighbors on the features."""
-    train_labels, test_labels = evaluation.labels("accuracy")
-    bank = evaluation.train_embeddings["features"]
-    queries = evaluation.test_embeddings["features"]
-    k = evaluation.config.monitor.neighbors
+    train_labels, test_labels = subject.labels("accuracy", limit=options.max_images)
+    bank = subject.embed(subject.train)["features"]
+    queries = subject.embed(subject.test, limit=options.max_images)["features"]
+    k = subject.settings["monitor.neighbors"]
     predicted = {
-        "linear": evaluation.linear_probe.predict(queries),
+        "linear": linear_probe(subject).predict(queries),
         "knn": neighbors.classify(queries, bank, train_labels, k=k),
     }
     shares = {name: float((labels == test_labels).mean()) for name, labels in predicted.items()}
     return {**shares, "neighbors": k, "images": len(queries)}
 
 
-def failure(evaluation: Evaluation) -> dict[str, Any]:
+def failure(subject: Subject, options: Options) -> dict[str, Any]:
     """Figure 2B: kappa of correct and of wrong predictions of a linear probe."""
-    _, labels = evaluation.labels("failure")
-    embeddings = evaluation.test_embeddings
-    kappa = evaluation.main_score(evaluation.test, embeddings)
-    wrong = evaluation.linear_probe.predict(embeddings["features"]) != labels
-    compared = failure_suite.compare(kappa, wrong)
-    detected = failure_suite.detect(evaluation.score.uncertainty(kappa), wrong)
+    _, labels = subject.labels("failure", limit=options.max_images)
+    embeddings = subject.embed(subject.test, limit=options.max_images)
+    kappa = subject.main_score(subject.test, embeddings, options)
+    wrong = linear_probe(subject).predict(embeddings["features"]) != labels
+    compared = compare(kappa, wrong)
+    detected = detect(subject.score(options).uncertainty(kappa), wrong)
     return {
         **compared,
         "auroc": detected["auroc"],
@@ -54,9 +56,9 @@ def failure(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def out_of_distribution(evaluation: Evaluation) -> dict[str, Any]:
+def out_of_distribution(subject: Subject, options: Options) -> dict[str, Any]:
     """Table 2: AUROC of three detectors, one entry per out-of-distribution data set."""
-    results = ood.run(evaluation)
+    results = ood(subject, options)
     detectors = ("f_res", "kappa", "f_res+kappa")
     return {
         "auroc": [
@@ -67,10 +69,10 @@ def out_of_distribution(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def examples(evaluation: Evaluation) -> dict[str, Any]:
+def examples(subject: Subject, options: Options) -> dict[str, Any]:
     """Figure 2A: the most and least certain images, and one from mild to severe corruption."""
-    source = evaluation.test
-    kappa = evaluation.test_embeddings["concentration"]
+    source = subject.test
+    kappa = subject.embed(source, limit=options.max_images)["concentration"]
     order = np.argsort(-kappa)
     groups = {"most": order[:EXAMPLES], "least": order[::-1][:EXAMPLES]}
     typical = order[len(order) // 2]  # not one that makes a point
@@ -80,7 +82,7 @@ def examples(evaluation: Evaluation) -> dict[str, Any]:
         levels = [image] + [
             corrupt(image, name, severity, first_index=int(typical)) for severity in SEVERITIES
         ]
-        values = evaluation.embedder(np.concatenate(levels))["concentration"]
+        values = subject.embedder(np.concatenate(levels))["concentration"]
         rows[name] = {
             "images": np.concatenate(levels).tolist(),
             "kappa": values.tolist(),
@@ -94,23 +96,21 @@ def examples(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def spread(evaluation: Evaluation) -> dict[str, Any]:
+def spread(subject: Subject, options: Options) -> dict[str, Any]:
     """Figure 1: images from certain to uncertain, at quantiles of kappa.
 
     The quantiles are over the clean test images and their copies under every corruption at the
     greatest severity.
     """
-    clean = evaluation.test.images(0, min(evaluation.images, evaluation.test.size))
+    clean = subject.test.images(0, min(options.max_images, subject.test.size))
     severity = SEVERITIES[-1]
     conditions = {"clean": clean} | {name: corrupt(clean, name, severity) for name in CORRUPTIONS}
-    kappa = np.stack(
-        [evaluation.embedder(images)["concentration"] for images in conditions.values()]
-    )
+    kappa = np.stack([subject.embedder(images)["concentration"] for images in conditions.values()])
     order = np.argsort(kappa, axis=None)
     chosen = [order[round(q * (order.size - 1))] for q in QUANTILES]
     names, pairs = list(conditions), [divmod(int(place), len(clean)) for place in chosen]
     return {
-        "dimension": evaluation.config.model.dimension,
+        "dimension": subject.settings["model.dimension"],
         "quantiles": list(QUANTILES),
         "kappa": [float(kappa[pair]) for pair in pairs],
         "conditions": [names[row] for row, _ in pairs],
@@ -118,7 +118,7 @@ def spread(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-MEASURES: dict[str, Callable[[Evaluation], dict[str, Any]]] = {
+MEASURES: dict[str, Callable[[Subject, Options], dict[str, Any]]] = {
     "corruption": corruption,
     "accuracy": accuracy,
     "failure": failure,

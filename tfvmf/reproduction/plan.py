@@ -35,11 +35,16 @@ class Workspace:
     """
 
     budget: Budget
-    directory: pathlib.Path
+    directory: str | pathlib.Path
     data_dir: str = ""
     max_images: int = 0
     seed: int = 0
     strategy: str = "default"
+
+    @property
+    def root(self) -> pathlib.Path:
+        """`directory` as a path."""
+        return pathlib.Path(self.directory).expanduser()
 
     @property
     def images(self) -> int:
@@ -53,7 +58,7 @@ class Workspace:
 
     def run_directory(self, name: str) -> pathlib.Path:
         """The directory of a run."""
-        return self.directory / "runs" / name
+        return self.root / "runs" / name
 
     def config(self, name: str) -> ml_collections.ConfigDict:
         """The configuration of a run."""
@@ -74,7 +79,7 @@ class Workspace:
     def stand_in(self, images: ImageSet) -> pathlib.Path:
         """The file of a stand-in; absolute, so that a run does not depend on the current folder."""
         size = self.budget.base.data.image_size
-        return self.directory.resolve() / "data" / f"{images.name}_{size}.npz"
+        return self.root.resolve() / "data" / f"{images.name}_{size}.npz"
 
     def others(self, images: ImageSet) -> list[ImageSet]:
         """The budget's data sets except one."""
@@ -216,7 +221,7 @@ class Plan:
 
 def make_plan(experiment: Experiment, workspace: Workspace) -> Plan:
     """Compares what an experiment needs with what exists. Trains nothing and needs no data."""
-    estimator = make_estimator(workspace.budget, workspace.directory)
+    estimator = make_estimator(workspace.budget, workspace.root)
     tasks = experiment.tasks(workspace.budget)
     trainings: dict[pathlib.Path, Training] = {}
     for task in tasks:

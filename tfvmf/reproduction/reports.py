@@ -86,7 +86,7 @@ def write(experiment: Experiment, workspace: Workspace, results: Results) -> lis
         "epochs": workspace.budget.base.epochs,
         "images": workspace.images,
     }
-    paths = [workspace.directory / f"{experiment.name}.{ending}" for ending in ("md", "csv", "png")]
+    paths = [workspace.root / f"{experiment.name}.{ending}" for ending in ("md", "csv", "png")]
     page, table, picture = paths
     report.draw(picture, title, "\n".join(sentences))
     write_text(table, report.table.csv(beside=provenance))

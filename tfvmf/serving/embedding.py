@@ -9,6 +9,7 @@ import numpy as np
 from tfvmf.data import load_source
 from tfvmf.data.contact_sheet import write_ranked
 from tfvmf.data.folder import EXTENSIONS, find_images
+from tfvmf.data.sources import parse
 from tfvmf.errors import UserError
 from tfvmf.files import replacing
 from tfvmf.serving.loader import Embeddings, load
@@ -24,6 +25,7 @@ def embed_data(
     download: bool = False,
     sort: str = "",
     batch_size: int = 64,
+    trust_model: bool = False,
 ) -> Embeddings:
     """Embeds all images of a source.
 
@@ -39,6 +41,7 @@ def embed_data(
         sort: `kappa` also draws the images from the least to the most certain, to the same name
             with `.png`.
         batch_size: Images per forward pass.
+        trust_model: See `load`.
 
     Returns:
         What was written.
@@ -46,9 +49,12 @@ def embed_data(
     data = os.fspath(data)
     folder = data.removeprefix("folder:")
     if folder != data or os.path.isdir(os.path.expanduser(data)):
-        return embed_folder(model, folder, output, sort=sort, batch_size=batch_size)
+        return embed_folder(
+            model, folder, output, sort=sort, batch_size=batch_size, trust_model=trust_model
+        )
     output = _checked(output)
-    loaded = load(model)
+    parse(data)  # before the model is loaded
+    loaded = load(model, trust_model=trust_model)
     size = loaded.card["image_size"]
     if size is None:
         raise UserError(f"{loaded.path} does not tell the size of its images: expected a run")
@@ -68,6 +74,7 @@ def embed_folder(
     *,
     sort: str = "",
     batch_size: int = 64,
+    trust_model: bool = False,
 ) -> Embeddings:
     """Embeds all images below a folder.
 
@@ -79,6 +86,7 @@ def embed_folder(
         sort: `kappa` also draws the images from the least to the most certain, to the same name
             with `.png`.
         batch_size: Images per forward pass.
+        trust_model: See `load`.
 
     Returns:
         What was written.
@@ -90,7 +98,7 @@ def embed_folder(
     if not names:
         raise UserError(f"images={os.fspath(images)}: no images below it ({' '.join(EXTENSIONS)})")
     paths = [str(root / name) for name in names]
-    embeddings = load(model).embed(paths, batch_size=batch_size)
+    embeddings = load(model, trust_model=trust_model).embed(paths, batch_size=batch_size)
     embeddings["names"] = np.array(names)
     _write(embeddings, output, sort, paths.__getitem__)
     return embeddings

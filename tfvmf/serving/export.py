@@ -61,6 +61,7 @@ def export_model(
     reject_below: float = 0.05,
     data_dir: str | os.PathLike[str] = "",
     keras_file: bool = False,
+    trust_model: bool = False,
 ) -> pathlib.Path:
     """Writes the next version of a served model.
 
@@ -75,6 +76,7 @@ def export_model(
         reject_below: `accept` is false below this confidence.
         data_dir: Where TFDS finds the data, if not where the run found it.
         keras_file: Also save the encoder for Keras, as `assets.extra/encoder.keras`.
+        trust_model: See `tfvmf.load`.
 
     Returns:
         The directory of the new version.
@@ -84,7 +86,9 @@ def export_model(
         raise UserError(f"reject_below={reject_below} is not a share: use 0 to 1 (0.05)")
     if output.exists() and not output.is_dir():
         raise UserError(f"output={output} is a file: expected a directory")
-    config, method, step = load_run(model, checkpoint=os.fspath(checkpoint))
+    config, method, step = load_run(
+        model, checkpoint=os.fspath(checkpoint), trust_model=trust_model
+    )
     if keras_file and resources(method.encoder):
         raise UserError(f"keras_file: the encoder of {model} is a SavedModel, not a Keras model")
     if calibrate_on and method.takes == "features":

@@ -20,6 +20,7 @@ from tfvmf.data.images import read_image, resize_image, run_all
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
 from tfvmf.models import OUTPUTS
+from tfvmf.models.saved_model import load_saved_model
 from tfvmf.progress import Progress
 from tfvmf.serving.signatures import build_signatures
 
@@ -46,8 +47,8 @@ class EmbeddingModel:
     Attributes:
         path: The same.
         card: `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features`
-            (f), `calibration`, and the versions of `tfvmf` and `tensorflow` that saved it. None
-            stands for what the file does not tell.
+            (f), `calibration`, and the versions of `tfvmf` and `tensorflow`: those that wrote an
+            export, and for a run those of this process. None stands for what a file does not tell.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ def load(
     *,
     checkpoint: str | os.PathLike[str] = "",
     image_size: int | None = None,
+    trust_model: bool = False,
 ) -> EmbeddingModel:
     """Loads a trained model.
 
@@ -163,9 +165,12 @@ def load(
             home directory.
         checkpoint: For a run: path of one of its checkpoints; the newest by default.
         image_size: For a `.keras` file that does not tell it: height and width of its images.
+        trust_model: Load a SavedModel, be it the export or what a run's head was fitted to, even
+            if it contains operations that could read or write files, use the network or run code.
+            By default it is refused.
 
     Raises:
-        UserError: There is no model, or it is damaged or of another kind.
+        UserError: There is no model, or it is damaged, of another kind or not to be trusted.
     """
     path = pathlib.Path(model).expanduser()
     if not path.exists():
@@ -182,13 +187,13 @@ def load(
     if image_size is not None and (path.is_dir() or image_size < 1):
         raise UserError(f"image_size={image_size}: only for .keras files, and at least 1")
     if is_run:
-        return _open_run(path, checkpoint)
+        return _open_run(path, checkpoint, trust_model=trust_model)
     if path.suffix == ".keras":
         return _open_keras(path, image_size)
     if (path / "saved_model.pb").is_file():
-        return _open_export(path)
+        return _open_export(path, trust_model=trust_model)
     if known := versions(path):
-        return _open_export(path / str(known[-1]))
+        return _open_export(path / str(known[-1]), trust_model=trust_model)
     raise UserError(
         f"{path} is neither a run directory (no config.json), an export (no saved_model.pb, no "
         "numbered versions) nor a .keras file"
@@ -196,14 +201,16 @@ def load(
 
 
 def load_run(
-    workdir: str | os.PathLike[str], *, checkpoint: str = ""
+    workdir: str | os.PathLike[str], *, checkpoint: str = "", trust_model: bool = False
 ) -> tuple[ml_collections.ConfigDict, Method, int]:
     """`training.load_method`, for weights that may be served.
 
     Raises:
         UserError: The weights are not finite.
     """
-    config, method, step = training.load_method(workdir, checkpoint=checkpoint)
+    config, method, step = training.load_method(
+        workdir, checkpoint=checkpoint, trust_model=trust_model
+    )
     for variable in method.encoder.variables:
         if not np.isfinite(variable.numpy()).all():
             raise UserError(
@@ -253,8 +260,8 @@ def versions(directory: pathlib.Path) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
-def _open_run(path: pathlib.Path, checkpoint: str) -> EmbeddingModel:
-    config, method, step = load_run(path, checkpoint=checkpoint)
+def _open_run(path: pathlib.Path, checkpoint: str, *, trust_model: bool) -> EmbeddingModel:
+    config, method, step = load_run(path, checkpoint=checkpoint, trust_model=trust_model)
     card = run_card(config, method, step)
     if card["image_size"] is None:
         raise UserError(
@@ -264,17 +271,14 @@ def _open_run(path: pathlib.Path, checkpoint: str) -> EmbeddingModel:
     return EmbeddingModel(path, card, serve=serve, encoder=method.encoder)
 
 
-def _open_export(path: pathlib.Path) -> EmbeddingModel:
+def _open_export(path: pathlib.Path, *, trust_model: bool) -> EmbeddingModel:
     card = read_card(path)
     if card["image_size"] is None:
         raise UserError(
             f"{path} takes features, not images: call it as tf.saved_model.load(path)"
             ".signatures['serving_default'](features=...)"
         )
-    try:
-        loaded = tf.saved_model.load(str(path))
-    except (OSError, ValueError, tf.errors.OpError) as error:
-        raise UserError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    loaded = load_saved_model(path, trust_model=trust_model)
 
     def serve(images: tf.Tensor) -> dict[str, tf.Tensor]:
         # Through `loaded`: a signature alone does not keep its variables alive.

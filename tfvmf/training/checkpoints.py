@@ -154,7 +154,7 @@ def newest_intact(workdir: pathlib.Path, *, report: bool = False) -> str | None:
             print(f"{found[position]} is damaged ({reason}): taking {before}", file=sys.stderr)
     if found:
         raise UserError(
-            f"--workdir={workdir}: its newest checkpoint is damaged, and there is no earlier one "
+            f"{workdir}: its newest checkpoint is damaged, and there is no earlier one "
             f"that is not ({reason}): remove {directory(workdir)} and train again"
         )
     return None
@@ -227,7 +227,10 @@ def latest(workdir: pathlib.Path) -> str | None:
 
 
 def load_method(
-    workdir: str | os.PathLike[str], *, checkpoint: str | os.PathLike[str] = ""
+    workdir: str | os.PathLike[str],
+    *,
+    checkpoint: str | os.PathLike[str] = "",
+    trust_model: bool = False,
 ) -> tuple[ml_collections.ConfigDict, Method, int]:
     """Builds a trained run's method again.
 
@@ -235,6 +238,7 @@ def load_method(
         workdir: The run directory.
         checkpoint: Path of one of its checkpoints; by default the newest, or the one before if
             that is damaged.
+        trust_model: See `tfvmf.load`.
 
     Returns:
         The run's configuration, its method with the trained weights, and the step of the weights.
@@ -244,16 +248,15 @@ def load_method(
     path = checkpoint or newest_intact(workdir, report=True)
     if path is None and config.ensemble.num_members > 1:
         raise UserError(
-            f"--workdir={workdir} is an ensemble: name one of its members, "
-            f"{run_directory.member(workdir, 0)}"
+            f"{workdir} is an ensemble: name one of its members, {run_directory.member(workdir, 0)}"
         )
     if path is None or not os.path.exists(f"{path}.index"):
         raise UserError(
-            f"--workdir={workdir} has no checkpoint{' ' + checkpoint if checkpoint else ''}: "
-            "train it first (bin/train)"
+            f"{workdir} has no checkpoint{' ' + checkpoint if checkpoint else ''}: "
+            "train it first (`tfvmf train`)"
         )
     check_name(config.method)
-    METHODS[config.method].locate(config, workdir)
+    METHODS[config.method].locate(config, workdir, trust_model=trust_model)
     with building(seed=config.seed):  # in float32, whatever precision it was trained in
         method = build_method(config, num_classes=facts["num_classes"])
     try:
@@ -261,5 +264,5 @@ def load_method(
         state.assert_existing_objects_matched().expect_partial()
     except (AssertionError, LookupError, RuntimeError, ValueError, tf.errors.OpError) as error:
         name = f"--checkpoint={checkpoint}" if checkpoint else pathlib.Path(path).name
-        raise UserError(f"--workdir={workdir}: {name} is damaged or of another run") from error
+        raise UserError(f"{workdir}: {name} is damaged or of another run") from error
     return config, method, step_of(path)

@@ -15,6 +15,7 @@ from tfvmf.errors import UserError
 from tfvmf.methods import Method
 from tfvmf.methods.base import ViewKind
 from tfvmf.training.monitor import Monitor
+from tfvmf.training.step import views_of
 
 Sources = tuple[data.Source, data.Source, data.Source]
 
@@ -105,15 +106,6 @@ def draw_views(config: ml_collections.ConfigDict, path: str | os.PathLike[str]) 
     validate(config)
     source = load_source(config, config.data.source, config.data.train_split)
     write_views(source, augmentation_from_config(config), path, seed=config.seed)
-
-
-def views_of(method: Method, augmentation: data.Augmentation) -> list[ViewKind]:
-    """The kinds of views that a method trains on, and how many of each are made at once."""
-    kinds = method.view_kinds(augmentation)
-    if method.config.model.one_pass:
-        return kinds
-    # Each by itself, so that a pass can start when its view is made.
-    return [(make, 1) for make, count in kinds for _ in range(count)]
 
 
 def make_iterator(

@@ -62,9 +62,9 @@ def train(
         return train_run(config, workdir, **options)
     chief = is_chief(config.strategy)
     latest: dict[str, float] = {}
-    with run_directory.hold(workdir) if chief else contextlib.nullcontext():
+    with run_directory.lock(workdir) if chief else contextlib.nullcontext():
         if chief:
-            run_directory.claim(workdir, config, {}, force=force_config)
+            run_directory.write_or_check_config(workdir, config, {}, force=force_config)
         for number in range(config.ensemble.num_members):
             print(f"member {number + 1} of {config.ensemble.num_members}", flush=True)
             member = member_config(config, number)
@@ -80,7 +80,9 @@ def member_config(config: ml_collections.ConfigDict, number: int) -> ml_collecti
     return member
 
 
-def load_members(workdir: str | pathlib.Path) -> list[tuple[Method, int]]:
+def load_members(
+    workdir: str | pathlib.Path, *, trust_model: bool = False
+) -> list[tuple[Method, int]]:
     """The trained methods of an ensemble with the steps of their weights; [] for any other run."""
     workdir = pathlib.Path(workdir).expanduser()
     config, _ = run_directory.read(workdir)
@@ -89,7 +91,8 @@ def load_members(workdir: str | pathlib.Path) -> list[tuple[Method, int]]:
     loaded = []
     for number in range(config.ensemble.num_members):
         try:
-            _, method, step = load_method(run_directory.member(workdir, number))
+            directory = run_directory.member(workdir, number)
+            _, method, step = load_method(directory, trust_model=trust_model)
         except UserError as error:
             raise UserError(
                 f"member {number + 1} of {config.ensemble.num_members} is not there yet: {error}"
@@ -156,8 +159,8 @@ def train_run(
     facts = {"num_classes": inputs.num_classes, "train_images": inputs.size}
     with contextlib.ExitStack() as stack:
         if chief:
-            stack.enter_context(run_directory.hold(workdir))
-            run_directory.claim(workdir, config, facts, force=force_config)
+            stack.enter_context(run_directory.lock(workdir))
+            run_directory.write_or_check_config(workdir, config, facts, force=force_config)
         stack.enter_context(as_user_errors(strategy))
         with strategy.scope():
             checkpoints = Checkpoints(
@@ -174,7 +177,7 @@ def train_run(
             alone = ml_collections.ConfigDict(config.to_dict())
             alone.ensemble.num_members = 1
             if chief:
-                run_directory.claim(directory, alone, facts, force=True)
+                run_directory.write_or_check_config(directory, alone, facts, force=True)
             Checkpoints(directory, method, optimizer, keep=1, chief=chief).save()
 
         # ---- Training.

@@ -16,7 +16,7 @@ from tfvmf.errors import UserError
 from tfvmf.files import write_json
 
 # The same run on other devices, or with its data elsewhere, is the same run.
-FREE = ("strategy", "data.data_dir", "data.memory_limit_gib")
+MAY_DIFFER = ("strategy", "data.data_dir", "data.memory_limit_gib", "fit_kappa.trust_model")
 
 
 def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
@@ -25,7 +25,7 @@ def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def hold(workdir: pathlib.Path) -> Iterator[None]:
+def lock(workdir: pathlib.Path) -> Iterator[None]:
     """Keeps other runs out of a directory, which is made if need be.
 
     The system itself releases the lock when the process ends, however it ends: nothing is left
@@ -54,7 +54,7 @@ def hold(workdir: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def claim(
+def write_or_check_config(
     workdir: pathlib.Path,
     config: ml_collections.ConfigDict,
     facts: dict[str, Any],
@@ -82,14 +82,14 @@ def claim(
 def check(
     workdir: pathlib.Path, config: ml_collections.ConfigDict, *, advice: str = ""
 ) -> dict[str, Any]:
-    """Refuses the run in a directory if its settings differ from `config`, except those in `FREE`.
+    """Refuses the run in a directory if settings other than `MAY_DIFFER` differ from `config`.
 
     Returns:
         The facts of the run.
     """
     found, facts = read(workdir)
     changed = differences(found, config)
-    for free in FREE:
+    for free in MAY_DIFFER:
         changed.pop(free, None)
     if changed:
         keys = ", ".join(f"{key} ({old} -> {new})" for key, (old, new) in changed.items())
@@ -112,7 +112,7 @@ def read(workdir: pathlib.Path) -> tuple[ml_collections.ConfigDict, dict[str, An
         )
     except FileNotFoundError:
         raise UserError(
-            f"--workdir={workdir} is not a run directory (no config.json): train one with bin/train"
+            f"{workdir} is not a run directory (no config.json): `tfvmf train` makes one"
         ) from None
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}): it cannot be read") from error

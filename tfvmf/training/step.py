@@ -5,12 +5,21 @@ from collections.abc import Callable, Iterator
 import keras
 import tensorflow as tf
 
-from tfvmf import distribute
+from tfvmf import data, distribute
 from tfvmf.counter_random import example_seeds
 from tfvmf.methods import Method, StepContext
 from tfvmf.methods.base import ViewKind
 
 TrainStep = Callable[[Iterator], dict[str, tf.Tensor]]
+
+
+def views_of(method: Method, augmentation: data.Augmentation) -> list[ViewKind]:
+    """The kinds of views that a method trains on, and how many of each are made at once."""
+    kinds = method.view_kinds(augmentation)
+    if method.config.model.one_pass:
+        return kinds
+    # Each by itself, so that a pass can start when its view is made.
+    return [(make, 1) for make, count in kinds for _ in range(count)]
 
 
 def make_train_step(

@@ -17,7 +17,7 @@ from tfvmf import cores, distribute
 from tfvmf.config import STRATEGIES, flatten
 from tfvmf.errors import UserError
 from tfvmf.methods import METHODS
-from tfvmf.training.run_directory import FREE
+from tfvmf.training.run_directory import MAY_DIFFER
 
 # What collective operations raise when a worker is gone, depending on where they were.
 _LOST = (
@@ -98,7 +98,7 @@ def check_same(
     start: int,
 ) -> None:
     """Refuses workers that would train different things: they would wait for each other forever."""
-    settings = {key: value for key, value in flatten(config).items() if key not in FREE}
+    settings = {key: value for key, value in flatten(config).items() if key not in MAY_DIFFER}
     checksum = zlib.crc32(json.dumps(settings, sort_keys=True).encode())
     starts, checksums = zip(*_of_all_workers(strategy, start, checksum), strict=True)
     if len(set(checksums)) > 1:

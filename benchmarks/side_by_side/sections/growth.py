@@ -105,10 +105,14 @@ def _points(
 
 def draw(path: pathlib.Path, panels: dict[str, list[Point]], base: Problem) -> None:
     """Four panels: seconds a step on the left, peak memory on the right."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
     from tfvmf.evaluation import plots
 
-    with plots.plt.rc_context(plots.STYLE):
-        figure, grid = plots.plt.subplots(2, 2, figsize=(9, 6), layout="constrained")
+    with matplotlib.rc_context(plots.STYLE):
+        figure = Figure(figsize=(9, 6), layout="constrained")
+        grid = figure.subplots(2, 2)
         for (title, points), axis in zip(panels.items(), grid.flat, strict=True):
             values = [point.value for point in points]
             seconds = [point.seconds for point in points]

@@ -83,6 +83,11 @@ _CHUNK_PIXELS = 128 * 32 * 32
 _THREADS = 4  # at most
 
 
+def tfds_spec(name: str, severity: int) -> str:
+    """What TensorFlow Datasets calls the corrupted test images of CIFAR-10."""
+    return f"cifar10_corrupted/{TFDS_NAMES.get(name, name)}_{severity}"
+
+
 def corrupt(
     images: Images, name: str, severity: int, seed: int = 0, *, first_index: int = 0
 ) -> Images:

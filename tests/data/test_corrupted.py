@@ -3,8 +3,8 @@ import threading
 import numpy as np
 import pytest
 
+from tfvmf.data.corruptions.cache import Corrupted
 from tfvmf.errors import UserError
-from tfvmf.evaluation.corrupted import Corrupted
 
 PARTS = [("fog", 1, 0, 2), ("fog", 2, 0, 2), ("snow", 1, 0, 2)]
 

@@ -1,0 +1,49 @@
+"""`tfvmf evaluate` in this process: what it hands to suites, and what it says of mistakes."""
+
+import pytest
+from helpers.subjects import plain_encoder
+from helpers.untrained import make_run
+
+from tfvmf import programs, serving
+
+
+def evaluate(*arguments):
+    return programs.main(["evaluate", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def keras_file(run, tmp_path_factory):
+    path = serving.export_model(run, tmp_path_factory.mktemp("export"), keras_file=True)
+    return path / "assets.extra" / "encoder.keras"
+
+
+def test_a_keras_file_has_the_numbers_of_its_run(keras_file, run, tmp_path, capsys):
+    options = ["--suite=probe", "--max_images=20"]
+    assert evaluate(keras_file, "digits", *options, f"--output={tmp_path}") == 0
+    beside = tmp_path / "probe"
+    assert f"probe: {beside}" in capsys.readouterr().out
+    assert evaluate(run, *options) == 0
+    table = (run / "eval" / "probe" / "table.md").read_text().splitlines()
+    assert [line for line in table if line.startswith("|")] == [
+        line for line in (beside / "table.md").read_text().splitlines() if line.startswith("|")
+    ]
+
+
+def test_mistakes_are_one_line(keras_file, run, tmp_path, capsys):
+    plain_encoder().save(tmp_path / "plain.keras")
+    for arguments, message in (
+        ([keras_file], "--data is missing"),
+        ([keras_file.parents[1], "digits"], "is an export"),
+        ([tmp_path / "plain.keras", "digits"], "image_size"),
+        ([run, "--suite=prob"], "did you mean probe"),
+        ([run, "--supervised_workdir=/no/such/run"], "--supervised_workdir: "),
+    ):
+        assert evaluate(*arguments) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1

@@ -1,0 +1,314 @@
+"""What suites measure: an encoder, two sources of images, and what is known about them."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfvmf import inference, models, training
+from tfvmf.config import flatten
+from tfvmf.data import Augmentation, Source
+from tfvmf.errors import UserError
+from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
+from tfvmf.evaluation.suites import NotApplicable, Options
+from tfvmf.methods import Method
+from tfvmf.progress import Progress
+from tfvmf.training import checkpoints
+
+_CHUNK = 1000
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Subject:
+    """An encoder and its data, ready to be measured.
+
+        subject = Subject(encoder=encoder, train=load_source("digits", "train"),
+                          test=load_source("digits", "test"))
+        results = evaluation.failure(subject)
+
+    What suites compute of it (embeddings, the linear probe) is kept and shared between them.
+
+    Attributes:
+        encoder: From images [B, H, W, 3] in [0, 1] to `features` [B, F], `mean_direction` [B, d]
+            (unit vectors) and `concentration` [B].
+        train: Images that others are compared with, labeled for most suites.
+        test: Images that are measured.
+        name: In titles.
+        description: The network in words, for the report.
+        members: Encoders of an ensemble, `encoder` first; () if it is none.
+        probabilistic: Whether the concentration says anything; the main score if it does.
+        augmentation: What views are, for the score and the suite `agreement`.
+        classifier: From features [B, F] to logits [B, C], if it was trained with labels.
+        predicted_cosine: From kappa [...] to the E[cos] [...] of two views that it stands for;
+            raises a ValueError where it stands for none.
+        kappa_note: What a reader of kappa should know, or "".
+        load: From the name of further data, as `data.load_source` takes it, and a split, to a
+            source of images of the same size.
+        trained_on: Name of the data that it was trained on, if known.
+        metrics: Lines logged in training, each {name: value}, for the suite curves.
+        directory: Where suites write; None to write nothing.
+        workdir: The run directory that it was loaded from, if it was.
+        facts: Entries that the results of every suite have (`step`, `checkpoint`).
+        settings: Settings that the report lists.
+        trust_model: What `at` loads may contain anything (`tfvmf.load`).
+    """
+
+    encoder: keras.Model
+    train: Source
+    test: Source
+    name: str = "encoder"
+    description: str = ""
+    members: tuple[keras.Model, ...] = ()
+    probabilistic: bool = True
+    augmentation: Augmentation | None = None
+    classifier: keras.Model | None = None
+    predicted_cosine: Callable[[tf.Tensor], tf.Tensor] | None = None
+    kappa_note: str = ""
+    load: Callable[[str, str], Source] | None = None
+    trained_on: str = ""
+    metrics: Sequence[Mapping[str, float]] = ()
+    directory: str | pathlib.Path | None = None
+    workdir: pathlib.Path | None = None
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    trust_model: bool = False
+    _kept: dict[Hashable, Any] = dataclasses.field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        outputs = getattr(self.encoder, "output", None)
+        if outputs is None:  # a subclass of keras.Model knows its outputs only when it is called
+            return
+        if not isinstance(outputs, dict) or not set(models.OUTPUTS) <= outputs.keys():
+            found = ", ".join(outputs) if isinstance(outputs, dict) else "no dictionary"
+            raise ValueError(f"the encoder returns {found}: expected {', '.join(models.OUTPUTS)}")
+        if len(outputs["concentration"].shape) != 1:
+            shape = list(outputs["concentration"].shape)
+            raise ValueError(f"the concentration has the shape {shape}: expected [batch]")
+
+    def keep(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returns; it is called once for each key."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    @property
+    def embedder(self) -> inference.Embedder:
+        """The encoder as a function of uint8 images."""
+        return self.keep("embedder", lambda: inference.Embedder(self.encoder))
+
+    def embed(self, source: Source, *, limit: int = 0) -> inference.Embeddings:
+        """The encoder's outputs on a source, or on its first `limit` images."""
+        if source is self.train or source is self.test:
+            return self.keep((id(source), limit), lambda: _apply(self.embedder, source, limit))
+        return _apply(self.embedder, source, limit)
+
+    def labels(self, suite: str, *, limit: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Labels [N] of `train` and [n] of the first `limit` of `test`, which a suite needs."""
+        if self.train.labels is None or self.test.labels is None:
+            raise NotApplicable(
+                f"{self.test.name} has no labels: the suite {suite} needs labeled data"
+            )
+        return self.train.labels, self.test.labels[: limit or None]
+
+    def score(self, options: Options) -> Score:
+        """The main score: the first that is asked for, or the one that suits the encoder."""
+        if options.scores:
+            return self.uncertainty(options).score
+        if len(self.members) > 1:
+            return SCORES["ensemble"]
+        if models.has_dropout(self.encoder):
+            return SCORES["dropout"]
+        return SCORES["kappa" if self.probabilistic else "feature_norm"]
+
+    def uncertainty(self, options: Options) -> Uncertainty:
+        """The scores that are asked for, as a function of uint8 images."""
+        names = tuple(options.scores) or (self.score(options).name,)
+
+        def make() -> Uncertainty:
+            try:
+                return Uncertainty(
+                    self.members or self.encoder,
+                    names,
+                    augmentation=self.augmentation,
+                    num_views=options.num_views,
+                    num_passes=options.num_passes,
+                )
+            except ValueError as error:
+                raise UserError(f"score={','.join(names)}: {error}") from error
+
+        return self.keep((Uncertainty, names, options.num_views, options.num_passes), make)
+
+    def measure(self, source: Source, options: Options, *, limit: int = 0) -> dict[str, np.ndarray]:
+        """All scores {name: [N]} of a source, or of its first `limit` images."""
+        return _apply(self.uncertainty(options), source, limit)
+
+    def main_score(
+        self, source: Source, embeddings: inference.Embeddings, options: Options
+    ) -> np.ndarray:
+        """The main score [N] of the first N images of a source, whose embeddings are known."""
+        name = self.score(options).name
+        if name == "kappa":
+            return embeddings["concentration"]
+        if name == "feature_norm":
+            return np.linalg.norm(embeddings["features"], axis=1)
+        return self.measure(source, options, limit=len(embeddings["features"]))[name]
+
+    def open(self, source: str | Source, split: str = "test") -> Source:
+        """Further data by name; a source is returned as it is."""
+        if isinstance(source, Source):
+            return source
+        if self.load is None:
+            raise UserError(f"{source}: the subject cannot load data by name: pass a source")
+        return self.load(source, split)
+
+    def directory_for(self, suite: str) -> pathlib.Path | None:
+        """Where a suite writes; None if it should not."""
+        if self.directory is None:
+            return None
+        path = pathlib.Path(self.directory).expanduser() / suite
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def at(self, checkpoint: str | pathlib.Path) -> "Subject":
+        """The same run at another of its checkpoints, with the same sources."""
+        if self.workdir is None:
+            raise UserError(f"{self.name} was not loaded from a run: it has no checkpoints")
+        _, method, step = checkpoints.load_method(
+            self.workdir, checkpoint=str(checkpoint), trust_model=self.trust_model
+        )
+        facts = {"step": step, "checkpoint": pathlib.Path(checkpoint).name}
+        return dataclasses.replace(self, **_declared(method), facts=facts)
+
+
+def subject_from_run(
+    workdir: str | pathlib.Path,
+    *,
+    checkpoint: str | pathlib.Path = "",
+    data: str = "",
+    data_dir: str | pathlib.Path = "",
+    directory: str | pathlib.Path | None = None,
+    trust_model: bool = False,
+) -> Subject:
+    """A trained run, ready to be measured. Its data are opened when they are first used.
+
+    Args:
+        workdir: The run directory.
+        checkpoint: One of its checkpoints; the newest by default.
+        data: What to measure it on, as `data.load_source` takes it, with the splits that the run
+            names; by default what it was judged on in training.
+        data_dir: Replaces the directory of TFDS data sets that the run was trained with.
+        directory: Where suites write; `<workdir>/eval` by default.
+        trust_model: See `tfvmf.load`.
+    """
+    workdir = pathlib.Path(workdir).expanduser()
+    members = training.load_members(workdir, trust_model=trust_model)
+    if members:
+        if checkpoint:
+            raise UserError(
+                f"checkpoint={checkpoint}: an ensemble is evaluated at the last one of each member"
+            )
+        method, step = members[0]
+        config, name = method.config, f"{len(members)} members"
+    else:
+        config, method, step = checkpoints.load_method(
+            workdir, checkpoint=str(checkpoint), trust_model=trust_model
+        )
+        name = pathlib.Path(checkpoint or checkpoints.latest(workdir) or "").name
+    if method.takes != "images":
+        raise UserError(
+            f"{workdir} is a head for features of your own, without an encoder: there are no "
+            "images to measure it on (`tfvmf export` writes it)"
+        )
+    if data_dir:
+        config.data.data_dir = str(data_dir)
+    judged = data or config.data.eval_source or config.data.source
+    load = functools.partial(training.load_source, config)
+    train, test = (
+        DeferredSource(load, judged, split, config.data.image_size)
+        for split in (config.data.train_split, config.data.eval_split)
+    )
+    return Subject(
+        **_declared(method),
+        train=train,
+        test=test,
+        name=config.method,
+        members=tuple(member.encoder for member, _ in members),
+        augmentation=training.augmentation_from_config(config),
+        load=load,
+        trained_on=config.data.source,
+        metrics=training.read_metrics(workdir),
+        directory=workdir / "eval" if directory is None else directory,
+        workdir=workdir,
+        facts={"step": step, "checkpoint": name},
+        settings=flatten(config),
+        trust_model=trust_model,
+    )
+
+
+class DeferredSource(Source):
+    """A source that is opened when more than its name and the size of its images is asked for.
+
+    Args:
+        load: Opens it, from its name and split.
+        name: As `data.load_source` takes it.
+        split: The part of the data set.
+        image_size: Height and width of its images.
+    """
+
+    def __init__(
+        self, load: Callable[[str, str], Source], name: str, split: str, image_size: int
+    ) -> None:
+        self._load = load
+        self.name, self.split = name, split
+        self.image_shape = (image_size, image_size, 3)
+
+    @functools.cached_property
+    def _opened(self) -> Source:
+        return self._load(self.name, self.split)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only for what is not set above: size, labels, classes, array.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._opened, name)
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """The images at `indices`: uint8 [n, H, W, 3]."""
+        return self._opened.take(indices)
+
+    def images(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """The images `start` ... `stop - 1`: uint8 [n, H, W, 3]."""
+        return self._opened.images(start, stop)
+
+
+def _declared(method: Method) -> dict[str, Any]:
+    """What a method declares about itself, as fields of a subject."""
+    return {
+        "encoder": method.encoder,
+        "description": method.describe_encoder(),
+        "probabilistic": method.probabilistic,
+        "classifier": method.classifier,
+        "predicted_cosine": method.predicted_cosine,
+        "kappa_note": method.kappa_note,
+    }
+
+
+def _apply(
+    function: Callable[[np.ndarray], dict[str, np.ndarray]], source: Source, limit: int
+) -> dict[str, np.ndarray]:
+    """A function of uint8 images on the first `limit` of a source (0: on all)."""
+    size = min(limit or source.size, source.size)
+    parts = []
+    with Progress(size, unit="image", description=f"{source.name} ({source.split}) ") as bar:
+        for start in range(0, size, _CHUNK):
+            stop = min(start + _CHUNK, size)
+            parts.append(function(source.images(start, stop)))
+            bar.update(stop - start)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,262 @@
+"""What a suite is, and all of them by name. A new suite is a file here and a line in `SUITES`.
+
+Nothing here imports TensorFlow: a program knows the names before it takes seconds to start.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import importlib.util
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tfvmf.errors import UserError
+from tfvmf.evaluation.tables import Page, Table
+from tfvmf.files import write_json, write_text
+from tfvmf.lazy import Registry
+
+if TYPE_CHECKING:
+    from tfvmf.data import Source
+    from tfvmf.evaluation.subject import Subject
+
+Results = dict[str, Any]  # what JSON can hold
+
+
+class NotApplicable(UserError):
+    """A suite has nothing to measure here; `all` continues without it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to measure. Each suite reads what concerns it.
+
+    Attributes:
+        max_images: Number of test images that are measured; 0 for all.
+        scores: Names of measures of uncertainty (`evaluation.SCORES`), the main one first; () for
+            the one that suits the subject.
+        num_passes: Forward passes of the score `dropout`.
+        num_views: Augmented views of the score and the suite `agreement`.
+        corruptions: `generate`, or `tfds` for the data set cifar10_corrupted.
+        corrupted_dir: Directory of corrupted images in CIFAR-10-C's layout, used if given.
+        cache_corrupted: Whether to write what is missing there first.
+        in_source: Familiar data of the suite ood, as `data.load_source` takes it; "" for the
+            subject's own.
+        ood_sources: Foreign data of the suites ood and agreement: sources, or as
+            `data.load_source` takes them.
+        supervised: A model trained with labels on the same data; the suite ood measures distances
+            in its features.
+    """
+
+    max_images: int = 0
+    scores: Sequence[str] = ()
+    num_passes: int = 16
+    num_views: int = 8
+    corruptions: str = "generate"
+    corrupted_dir: str | pathlib.Path = ""
+    cache_corrupted: bool = False
+    in_source: str = ""
+    ood_sources: Sequence[str | Source] = ()
+    supervised: Subject | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("scores", "ood_sources"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise ValueError(f"{name}={value!r}: expected a sequence, like ({value!r},)")
+
+
+class Headline(NamedTuple):
+    """A number for the top of the report.
+
+    Attributes:
+        words: What it is.
+        value: The number; None where it could not be measured.
+        form: How it is written, as `format` takes it.
+        printed: The paper's number, if it prints one.
+    """
+
+    words: str
+    value: float | None
+    form: str = ".3f"
+    printed: float | None = None
+
+
+class Measured(NamedTuple):
+    """What a suite found.
+
+    Attributes:
+        results: Its numbers.
+        files: Further files by name, each with a function that writes it to a path.
+    """
+
+    results: Results
+    files: Mapping[str, Callable[[pathlib.Path], object]] = {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Suite:
+    """A function of a subject that returns numbers, and what others need to know about it.
+
+        results = suite(subject, max_images=1000)
+
+    Where the subject has a directory, it writes `<directory>/<name>/`: its files, `table.csv`,
+    `table.md` and, last, `results.json`.
+
+    Attributes:
+        name: In flags and paths.
+        title: In the report.
+        measure: Does the work.
+        page: From results to the text and tables that people read.
+        table: From results to the table for programs.
+        headlines: From results to numbers for the top of the report.
+        lines: From results to lines that are printed beside the numbers.
+        among_all: Whether `all` includes it; a suite that takes long should not be.
+    """
+
+    name: str
+    title: str
+    measure: Callable[[Subject, Options], Measured]
+    page: Callable[[Results], Page] | None = None
+    table: Callable[[Results], Table] | None = None
+    headlines: Callable[[Results], Sequence[Headline]] = lambda results: ()
+    lines: Callable[[Results], Sequence[str]] = lambda results: ()
+    among_all: bool = True
+
+    def __call__(self, subject: Subject, options: Options | None = None, **changes: Any) -> Results:
+        """Measures a subject.
+
+        Args:
+            subject: What to measure.
+            options: How; the defaults if left out.
+            **changes: Fields of `Options` that replace these.
+        """
+        options = dataclasses.replace(options or Options(), **changes)
+        results, files = self.measure(subject, options)
+        directory = subject.directory_for(self.name)
+        if directory is None:
+            return results
+        for name, write in files.items():
+            write(directory / name)
+        if self.table:
+            write_text(directory / "table.csv", self.table(results).csv())
+        if self.page:
+            write_text(directory / "table.md", self.page(results).markdown())
+        write_json(directory / "results.json", results)
+        return results
+
+
+SUITES: Registry[Suite] = Registry(
+    curves="tfvmf.evaluation.suites.curves:curves",
+    probe="tfvmf.evaluation.suites.probe:probe",
+    failure="tfvmf.evaluation.suites.failure:failure",
+    ood="tfvmf.evaluation.suites.ood:ood",
+    cifar10c="tfvmf.evaluation.suites.cifar10c:cifar10c",
+    projector="tfvmf.evaluation.suites.projector:projector",
+    agreement="tfvmf.evaluation.suites.agreement:agreement",
+)
+
+
+def check_names(names: str) -> list[str]:
+    """The suites that a comma-separated list names; ["all"] for all that are not slow."""
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    if chosen == ["all"]:
+        return chosen
+    for name in chosen or [names]:
+        if name not in SUITES:
+            near = difflib.get_close_matches(name, SUITES, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UserError(
+                f"suite={name} is unknown: {hint}use all or some of {', '.join(SUITES)}"
+            )
+    return chosen
+
+
+def describe_suites() -> dict[str, str]:
+    """What each suite asks, by name. Imports none of them."""
+    return {name: _question(SUITES.unloaded(name)) for name in SUITES}
+
+
+def evaluate(
+    subject: Subject, suites: str = "all", options: Options | None = None, **changes: Any
+) -> dict[str, Results]:
+    """Runs suites one after another and prints their numbers.
+
+    Args:
+        subject: What to measure.
+        suites: Names, separated by commas. `all` is every suite that is not slow, leaves out those
+            that have nothing to measure, and ends with the report `<directory>/report.html`.
+        options: How to measure; the defaults if left out.
+        **changes: Fields of `Options` that replace these.
+
+    Returns:
+        The results of each suite, by name.
+    """
+    names = check_names(suites)
+    options = dataclasses.replace(options or Options(), **changes)
+    everything = names == ["all"]
+    if everything:
+        names = [name for name in SUITES if SUITES[name].among_all]
+    found: dict[str, Results] = {}
+    for name in names:
+        try:
+            found[name] = SUITES[name](subject, options)
+        except NotApplicable as error:
+            if not everything:
+                raise
+            print(f"\n{name}: left out, {error}")
+            continue
+        print("\n".join(["", *_summary(subject, SUITES[name], found[name])]), flush=True)
+    if everything and subject.directory is not None:
+        print(f"\nreport: {write_report(subject, found, options)}")
+    return found
+
+
+def write_report(
+    subject: Subject, results: Mapping[str, Results], options: Options | None = None
+) -> pathlib.Path:
+    """Writes `<directory>/report.html`, one page with all results; returns its path.
+
+    Args:
+        subject: What was measured.
+        results: What the suites returned, by name, in the order of the page.
+        options: How it was measured.
+    """
+    from tfvmf.evaluation import report
+
+    measured = [(SUITES[name], found) for name, found in results.items()]
+    return report.write(subject, measured, options or Options())
+
+
+def at_step(results: Results) -> str:
+    """`, step 7` for a sentence about results of a run; "" where there were no steps."""
+    return f", step {results['step']}" if "step" in results else ""
+
+
+def _summary(subject: Subject, suite: Suite, results: Results) -> Iterator[str]:
+    """The lines that are printed about a suite."""
+    place = subject.directory_for(suite.name)
+    yield f"{suite.name}: {place}" if place else suite.name
+    for key, value in results.items():
+        if isinstance(value, float):
+            small = 0.0 < abs(value) < 1e-4
+            yield f"  {key:20} {value:{'.2e' if small else '.4f'}}"
+        elif isinstance(value, int | str):
+            yield f"  {key:20} {value}"
+    yield from (f"  {line}" for line in suite.lines(results))
+
+
+def _question(entry: Suite | str) -> str:
+    """The first sentence of a suite's docstring, or of its module's."""
+    if isinstance(entry, Suite):
+        text = entry.measure.__doc__ or entry.title
+    else:
+        spec = importlib.util.find_spec(entry.partition(":")[0])
+        assert spec is not None
+        assert spec.origin is not None
+        source = pathlib.Path(spec.origin).read_text(encoding="utf-8")
+        text = ast.get_docstring(ast.parse(source)) or ""
+    return re.split(r"(?<=[?.])\s", text, maxsplit=1)[0]

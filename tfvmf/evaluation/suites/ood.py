@@ -1,0 +1,432 @@
+"""Does the score know foreign images? The paper's Table 2, with controls.
+
+Familiar are the test images of one set of data, foreign those of another. Distances are measured
+to the familiar set's training images, in the features of a supervised model (F_res, as the paper
+does) and in the subject's own (F_ssl). Every score is fitted on training images alone; high means
+foreign.
+"""
+
+import functools
+import os
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib
+import numpy as np
+import scipy.linalg
+from matplotlib.figure import Figure
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+
+from tfvmf import data, neighbors
+from tfvmf.errors import UserError
+from tfvmf.evaluation import paper, plots
+from tfvmf.evaluation.scores import SCORES, Score
+from tfvmf.evaluation.subject import Subject
+from tfvmf.evaluation.suites import (
+    Headline,
+    Measured,
+    NotApplicable,
+    Options,
+    Results,
+    Suite,
+    at_step,
+)
+from tfvmf.evaluation.tables import Cell, Page, Table
+from tfvmf.inference import Embeddings
+
+NEIGHBORS = 5
+METRICS = {"auroc": "AUROC", "aupr_out": "AUPR out", "aupr_in": "AUPR in", "fpr95": "FPR95"}
+_CHUNK = 1024
+_COLUMNS = 3
+_NO_SUPERVISED = (
+    "left out: train a classifier with `tfvmf train --method=supervised` on the same data, and "
+    "give its run as --supervised_workdir"
+)
+
+# For N images: `score` [N], and features [N, F] by the name of their space (f_res, f_ssl).
+Sample = dict[str, np.ndarray]
+Detector = Callable[[Sample], np.ndarray]
+
+
+def _measure(subject: Subject, options: Options) -> Measured:
+    """Measures every detector against every foreign set."""
+    inside, foreign = _sources(subject, options)
+    models = _models(subject, options)
+    train, test = _familiar(subject, inside)
+    limit = options.max_images
+
+    def sample(source: data.Source, embeddings: Embeddings) -> Sample:
+        return _sample(subject, models, options, source, embeddings)
+
+    bank = sample(train, subject.embed(train))
+    score = subject.score(options)
+    detect = detectors(bank, train.labels, score)
+    familiar = sample(test, subject.embed(test, limit=limit))
+    scores_inside = {name: detector(familiar) for name, detector in detect.items()}
+    results: dict[str, Any] = {
+        "in": inside,
+        "score": score.title,
+        "train_images": len(bank["score"]),
+        "images": len(familiar["score"]),
+        "method": subject.name,
+        **subject.facts,
+        **_notes(subject, models, inside),
+        "joined_scale": {space: neighbors.spread(bank[space]) for space in models},
+        "out": {},
+    }
+    files = {}
+    for name, source in foreign.items():
+        outside = sample(source, subject.embed(source, limit=limit))
+        scores = {key: detector(outside) for key, detector in detect.items()}
+        measured = {key: detection(scores_inside[key], values) for key, values in scores.items()}
+        results["out"][name] = {
+            "images": len(outside["score"]),
+            "scores": measured,
+            "paper": paper.TABLE_2.get((_identity(inside), _identity(name)), {}),
+        }
+        files[f"{file_name(name)}.png"] = functools.partial(
+            draw, inside=inside, outside=name, scores_inside=scores_inside, scores=scores
+        )
+    return Measured(results, files)
+
+
+def _sources(subject: Subject, options: Options) -> tuple[str, dict[str, data.Source]]:
+    """The name of the familiar set, and the foreign ones by name.
+
+    All that can be wrong with them shows here, before anything is measured.
+    """
+    inside = options.in_source or subject.test.name
+    if not options.ood_sources:
+        raise NotApplicable(
+            "the suite ood needs ood_sources, sets of foreign images like cifar100,mnist"
+        )
+    for spec in options.ood_sources:
+        name = spec if isinstance(spec, str) else spec.name
+        if _identity(name) == _identity(inside):
+            raise UserError(
+                f"ood_sources={name} is the familiar set itself: name another, or another in_source"
+            )
+    return inside, foreign_sources(subject, options)
+
+
+def foreign_sources(subject: Subject, options: Options) -> dict[str, data.Source]:
+    """The foreign sets that options name, each once."""
+    opened = (subject.open(source) for source in dict.fromkeys(options.ood_sources))
+    return {source.name: source for source in opened}
+
+
+def _models(subject: Subject, options: Options) -> dict[str, Subject]:
+    """Whose features are used, by the name of the space: F_res first."""
+    if subject.classifier is not None:
+        return {"f_res": subject}
+    if options.supervised is None:
+        return {"f_ssl": subject}
+    if options.supervised.classifier is None:
+        model = options.supervised
+        raise UserError(
+            f"supervised={model.workdir or model.name} is of method {model.name}, without a "
+            "classifier: expected a run of `tfvmf train --method=supervised`"
+        )
+    return {"f_res": options.supervised, "f_ssl": subject}
+
+
+def _familiar(subject: Subject, name: str) -> tuple[data.Source, data.Source]:
+    """Training and test images of the familiar set."""
+    if _identity(name) == _identity(subject.test.name):
+        return subject.train, subject.test
+    return subject.open(name, "train"), subject.open(name, "test")
+
+
+def _sample(
+    subject: Subject,
+    models: dict[str, Subject],
+    options: Options,
+    source: data.Source,
+    known: Embeddings,
+) -> Sample:
+    """Score and features of the images of a source that the subject has embedded."""
+    sample = {"score": subject.main_score(source, known, options)}
+    for space, model in models.items():
+        if model is subject:
+            sample[space] = known["features"]
+            continue
+        # The same images in the same order, at the size that the other model was trained at.
+        same_size = model.test.image_shape == source.image_shape
+        images = source if same_size else model.open(source.name, source.split)
+        sample[space] = model.embed(images, limit=len(known["features"]))["features"]
+    return sample
+
+
+def _notes(subject: Subject, models: dict[str, Subject], inside: str) -> dict[str, str]:
+    """What a reader of the numbers should know."""
+    notes = {} if "f_res" in models else {"f_res": _NO_SUPERVISED}
+    strange = [
+        f"{model.workdir or model.name} was trained on {model.trained_on}"
+        for model in dict.fromkeys((subject, *models.values()))
+        if model.trained_on and _identity(model.trained_on) != _identity(inside)
+    ]
+    if strange:
+        notes["note"] = f"{' and '.join(strange)}, not on {inside}"
+    return notes
+
+
+def _identity(spec: str) -> str:
+    """The same for two ways of writing the same data: other versions count as the same."""
+    scheme, _, target = spec.partition(":")
+    if scheme in ("folder", "npz"):
+        return f"{scheme}:{os.path.realpath(os.path.expanduser(target))}"
+    return spec.removeprefix("tfds:").partition(":")[0]
+
+
+def detectors(train: Sample, labels: np.ndarray | None, score: Score) -> dict[str, Detector]:
+    """All detectors that training images (and their labels, if there are any) give.
+
+    The score alone; in each space the neighbor distance, the same joined with the score and,
+    with labels, the two Mahalanobis distances.
+    """
+    found: dict[str, Detector] = {score.name: lambda sample: score.uncertainty(sample["score"])}
+    for space in (name for name in train if name != "score"):
+        found |= _detectors_of_space(space, train, labels, score)
+    return found
+
+
+def _detectors_of_space(
+    space: str, train: Sample, labels: np.ndarray | None, score: Score
+) -> dict[str, Detector]:
+    joined = neighbors.Joined(train[space], train["score"])
+    found: dict[str, Detector] = {
+        space: lambda sample: neighbors.distance(sample[space], train[space], k=NEIGHBORS),
+        f"{space}+{score.name}": lambda sample: joined.distance(
+            sample[space], sample["score"], k=NEIGHBORS
+        ),
+    }
+    if labels is not None:
+        gaussians = Gaussians(train[space], labels)
+        found[f"{space}_mahalanobis"] = lambda sample: gaussians.to_class(sample[space])
+        found[f"{space}_relative_mahalanobis"] = lambda sample: gaussians.relative(sample[space])
+    return found
+
+
+class Gaussians:
+    """A Gaussian per class with a covariance that all share, and one for all images together.
+
+    S = 1/N sum over n of (x_n - m_c(n)) (x_n - m_c(n))', S_0 the covariance around the mean of
+    all. A millionth of the mean variance is added to the diagonals: networks have dead features.
+
+    Args:
+        features: [N, F] of the training images.
+        labels: int [N].
+    """
+
+    def __init__(self, features: np.ndarray, labels: np.ndarray) -> None:
+        _, members = np.unique(labels, return_inverse=True)
+        counts = np.bincount(members)
+        means = np.stack(
+            [features[members == c].mean(axis=0, dtype=np.float64) for c in range(len(counts))]
+        )
+        mean = counts @ means / len(features)
+        within = np.zeros((features.shape[1],) * 2)
+        for start in range(0, len(features), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            centered = features[part] - means[members[part]]
+            within += centered.T @ centered
+        within /= len(features)
+        between = ((means - mean).T * counts) @ (means - mean) / len(features)
+        self._of_classes = _factor(within), means
+        self._of_all = _factor(within + between), mean[None]
+
+    def to_class(self, features: np.ndarray) -> np.ndarray:
+        """Squared distance [N] of features [N, F] to the nearest class."""
+        return _nearest_mean(features, *self._of_classes)
+
+    def to_all(self, features: np.ndarray) -> np.ndarray:
+        """Squared distance [N] of features [N, F] to all images together."""
+        return _nearest_mean(features, *self._of_all)
+
+    def relative(self, features: np.ndarray) -> np.ndarray:
+        """`to_class` - `to_all` [N]: what is strange to the classes, but not to all images."""
+        return self.to_class(features) - self.to_all(features)
+
+
+def detection(inside: np.ndarray, outside: np.ndarray) -> dict[str, float]:
+    """How well a score [N] of familiar and [M] of foreign images tells them apart.
+
+    `auroc`, `aupr_out` and `fpr95` have the foreign images as positives, `aupr_in` the familiar
+    ones. `fpr95`: share of familiar images flagged where 95 % of the foreign ones are.
+    """
+    foreign = np.repeat([False, True], [len(inside), len(outside)])
+    values = np.concatenate([inside, outside])
+    false_rate, true_rate, _ = roc_curve(foreign, values, drop_intermediate=False)
+    return {
+        "auroc": float(roc_auc_score(foreign, values)),
+        "aupr_out": float(average_precision_score(foreign, values)),
+        "aupr_in": float(average_precision_score(~foreign, -values)),
+        "fpr95": float(false_rate[np.searchsorted(true_rate, 0.95)]),
+    }
+
+
+def _factor(covariance: np.ndarray) -> np.ndarray:
+    """The Cholesky factor of a covariance, its diagonal a little raised."""
+    ridge = max(1e-6 * float(np.diag(covariance).mean()), 1e-30)
+    return np.linalg.cholesky(covariance + ridge * np.eye(len(covariance)))
+
+
+def _nearest_mean(features: np.ndarray, factor: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """The smallest over c of (x - m_c)' (L L')^-1 (x - m_c), [N]."""
+
+    def whiten(points: np.ndarray) -> np.ndarray:
+        return scipy.linalg.solve_triangular(factor, (points - center).T, lower=True).T
+
+    # |L^-1 x - L^-1 m|^2 multiplied out needs [N, K], not [N, K, F]; around the mean of the means
+    # little cancels.
+    center = means.mean(axis=0)
+    white_means = whiten(means)
+    parts = []
+    for start in range(0, len(features), _CHUNK):
+        white = whiten(features[start : start + _CHUNK])
+        squares = (white**2).sum(axis=1)[:, None] + (white_means**2).sum(axis=1)
+        parts.append((squares - 2.0 * white @ white_means.T).min(axis=1))
+    return np.concatenate(parts)
+
+
+def title(name: str) -> str:
+    """A detector's name in tables: `f_res+kappa` is F_res + kappa."""
+    space, plus, score = name.partition("+")
+    if plus:
+        return f"{title(space)} + {SCORES[score].title}"
+    if name in SCORES:
+        return SCORES[name].title
+    for ending, words in (
+        ("_relative_mahalanobis", ", relative Mahalanobis"),
+        ("_mahalanobis", ", Mahalanobis"),
+    ):
+        if name.endswith(ending):
+            return title(name.removesuffix(ending)) + words
+    return name.capitalize()
+
+
+def _lines(results: Results) -> list[str]:
+    """The AUROCs of every detector, one line per foreign set."""
+    return [
+        f"{name}: AUROC of "
+        + "; ".join(
+            f"{title(key)} {values['auroc']:.4f}" for key, values in entry["scores"].items()
+        )
+        for name, entry in results["out"].items()
+    ]
+
+
+def _table(results: Results) -> Table:
+    """One row per foreign set and detector."""
+    return Table(
+        columns=["in", "out", "detector", *METRICS],
+        rows=[
+            [results["in"], name, detector, *(values[metric] for metric in METRICS)]
+            for name, entry in results["out"].items()
+            for detector, values in entry["scores"].items()
+        ],
+    )
+
+
+def _page(results: Results) -> Page:
+    """The paper's Table 2, extended: one table per foreign set, one row per detector."""
+    score = results["score"]
+    blocks: list[str | Table] = [
+        f"{results['images']:,} familiar test images, {results['train_images']:,} training images"
+        f"{at_step(results)}. Foreign images are positive in AUROC, AUPR out and FPR95 (the share "
+        "of familiar images flagged where 95 % of the foreign ones are), familiar ones in AUPR in.",
+        "F_res, F_ssl: mean cosine distance to the 5 nearest training images, in the features of "
+        f"a supervised and of this model. + {score}: {score} is one more feature, standardized on "
+        "the training images and given the spread of an average (unit-normalized) feature of "
+        "theirs. Mahalanobis: to the nearest class, relative: minus that to all training images.",
+    ]
+    if "f_res" in results:
+        blocks.append(f"F_res: {results['f_res']}.")
+    if "note" in results:
+        blocks.append(f"Note: {results['note']}.")
+    for name, entry in results["out"].items():
+        rows: list[list[Cell]] = [
+            [title(key), *(values[metric] for metric in METRICS), entry["paper"].get(key)]
+            for key, values in entry["scores"].items()
+        ]
+        blocks.append(
+            Table(
+                title=f"{name}: {entry['images']:,} images",
+                columns=["detector", *METRICS.values(), "AUROC in the paper"],
+                rows=rows,
+                form=".4f",
+            )
+        )
+    return Page(f"Foreign images: {results['method']}, {results['in']} is familiar", blocks)
+
+
+def _headlines(results: Results) -> list[Headline]:
+    return [
+        Headline(
+            f"best AUROC against {name}",
+            max(values["auroc"] for values in entry["scores"].values()),
+        )
+        for name, entry in results["out"].items()
+    ]
+
+
+def draw(
+    path: pathlib.Path,
+    *,
+    inside: str,
+    outside: str,
+    scores_inside: dict[str, np.ndarray],
+    scores: dict[str, np.ndarray],
+) -> None:
+    """Histograms of familiar and foreign images, one panel per detector.
+
+    Args:
+        path: The PNG.
+        inside: Name of the familiar set.
+        outside: Name of the foreign set.
+        scores_inside: Detector -> scores [N] of the familiar images.
+        scores: Detector -> scores [M] of the foreign images.
+    """
+    with matplotlib.rc_context(plots.STYLE):
+        rows = -(-len(scores) // _COLUMNS)
+        figure = Figure(figsize=(10, 2 * rows))
+        axes = figure.subplots(rows, _COLUMNS, squeeze=False)
+        for axis in axes.flat[len(scores) :]:
+            axis.set_visible(False)
+        for axis, name in zip(axes.flat, scores, strict=False):
+            groups = {"familiar": scores_inside[name], "foreign": scores[name]}
+            plots.draw_groups(axis, groups)
+            turned = name in SCORES and SCORES[name].expected_sign < 0
+            shown = f"minus {title(name)}" if turned else title(name)
+            auroc = detection(scores_inside[name], scores[name])["auroc"]
+            axis.set_title(f"{shown}  {auroc:.3f}", loc="left")
+        figure.suptitle(
+            f"Scores of {_short(inside)} (familiar, blue) and {_short(outside)} (foreign, orange); "
+            "AUROC in the titles",
+            x=0.01, ha="left", fontsize=10,
+        )  # fmt: skip
+        figure.tight_layout()
+        plots.save(figure, path)
+
+
+def _short(spec: str) -> str:
+    """The end of a long path says more than its beginning."""
+    return spec if len(spec) <= 28 else f"...{spec[-25:]}"
+
+
+def file_name(spec: str) -> str:
+    """A spec as a file name: `folder:/my/images` is folder_my_images."""
+    return re.sub(r"[^\w.-]+", "_", spec).strip("_.")
+
+
+ood = Suite(
+    name="ood",
+    title="Foreign images",
+    measure=_measure,
+    page=_page,
+    table=_table,
+    headlines=_headlines,
+    lines=_lines,
+)

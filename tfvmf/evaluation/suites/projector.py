@@ -1,0 +1,73 @@
+"""What lies near what? Test embeddings with kappa and thumbnails, for TensorBoard's projector."""
+
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tensorboard.plugins import projector as plugin
+
+from tfvmf.evaluation.subject import Subject
+from tfvmf.evaluation.suites import Measured, Options, Suite
+from tfvmf.files import replacing, write_text
+
+_LIMIT = 2000  # images: more make a browser slow
+_SPRITE = 4096  # pixels: the largest side that every browser draws
+
+
+def _measure(subject: Subject, options: Options) -> Measured:
+    """Writes directions, labels, kappa and thumbnails; `tensorboard --logdir` shows them."""
+    source, embeddings = subject.test, subject.embed(subject.test, limit=options.max_images)
+    directions = embeddings["mean_direction"][:_LIMIT]
+    size = len(directions)
+    values = subject.main_score(source, embeddings, options)[:size]
+    columns = {"image": [str(row) for row in range(size)]}
+    columns[subject.score(options).title] = [f"{value:.6g}" for value in values]
+    if source.labels is not None:
+        names = source.class_names
+        labels = [names[y] if names else str(y) for y in source.labels[:size]]
+        columns["label"] = [" ".join(label.split()) for label in labels]  # tabs part columns
+    sheet, side = _sprite(source.images(0, size))
+    config = plugin.ProjectorConfig()
+    embedding = config.embeddings.add()
+    embedding.tensor_name = "mean direction"
+    embedding.tensor_path = "directions.tsv"
+    embedding.metadata_path = "metadata.tsv"
+    embedding.sprite.image_path = "sprite.png"
+    embedding.sprite.single_image_dim.extend(side)
+    results: dict[str, Any] = {"images": size}
+    directory = subject.directory_for("projector")
+    if directory is not None:
+        results["open"] = f"tensorboard --logdir={directory}"
+    rows = ["\t".join(f"{x:.6g}" for x in row) for row in directions]
+    table = ["\t".join(columns), *("\t".join(row) for row in zip(*columns.values(), strict=True))]
+    return Measured(
+        results,
+        {
+            "directions.tsv": lambda path: write_text(path, "\n".join(rows) + "\n"),
+            "metadata.tsv": lambda path: write_text(path, "\n".join(table) + "\n"),
+            "sprite.png": lambda path: _write_png(path, sheet),
+            "projector_config.pbtxt": lambda path: write_text(path, str(config)),
+        },
+    )
+
+
+def _write_png(path: pathlib.Path, pixels: np.ndarray) -> None:
+    with replacing(path) as file:
+        Image.fromarray(pixels).save(file, format="PNG")
+
+
+def _sprite(images: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
+    """Thumbnails in a square grid, row by row; the width and height of one."""
+    columns = math.ceil(math.sqrt(len(images)))
+    stride = max(1, math.ceil(columns * max(images.shape[1:3]) / _SPRITE))
+    images = images[:, ::stride, ::stride]
+    _, height, width, _ = images.shape
+    grid = np.zeros((columns * columns, height, width, 3), np.uint8)
+    grid[: len(images)] = images
+    grid = grid.reshape(columns, columns, height, width, 3).transpose(0, 2, 1, 3, 4)
+    return grid.reshape(columns * height, columns * width, 3), (width, height)
+
+
+projector = Suite(name="projector", title="Projector", measure=_measure)

@@ -1,0 +1,95 @@
+"""SavedModels from elsewhere: what they would do is read before anything of them is loaded.
+
+A SavedModel is a program of operations: some read and write files, open connections or call Python,
+as soon as the model is loaded or called. `load_saved_model` refuses a model with any operation that
+is not in `allowed_ops.txt`. This is no sandbox: it keeps out what TensorFlow lets a model do, not
+what a mistake in TensorFlow would.
+"""
+
+import functools
+import importlib.resources
+import os
+import pathlib
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+
+from tfvmf.errors import UserError
+
+_SHOWN = 8  # operations in a message
+# `tf.saved_model.save` adds two functions with these, which TensorFlow Serving calls.
+_CHECKPOINT_OPS = frozenset(["MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"])
+
+
+def load_saved_model(path: str | os.PathLike[str], *, trust_model: bool = False) -> Any:
+    """`tf.saved_model.load`, for models of anybody.
+
+    Args:
+        path: Directory of the SavedModel.
+        trust_model: Load it whatever it contains: it may do all that this process may do.
+
+    Raises:
+        UserError: It cannot be loaded, or contains operations that are not allowed.
+    """
+    refused = [] if trust_model else sorted(refused_ops(path))
+    if refused:
+        more = f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+        raise UserError(
+            f"{path} contains {', '.join(refused[:_SHOWN])}{more}: operations that could read or "
+            "write files, use the network or run code, or are unknown; if you trust whoever made "
+            "it, load it with --trust_model (in Python: trust_model=True)"
+        )
+    try:
+        return tf.saved_model.load(os.fspath(path))
+    except Exception as error:  # whatever an unknown graph raises
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{path} cannot be loaded as a SavedModel: {reason}") from error
+
+
+def refused_ops(path: str | os.PathLike[str]) -> set[str]:
+    """Names of the operations of a SavedModel that are not allowed. Nothing is executed."""
+    file, model = pathlib.Path(path) / "saved_model.pb", saved_model_pb2.SavedModel()
+    if not file.is_file():  # TensorFlow would take saved_model.pbtxt instead
+        raise UserError(f"{path} is not a SavedModel (no file saved_model.pb)")
+    try:
+        model.ParseFromString(file.read_bytes())
+    except Exception as error:  # protobuf's own, or the file system's
+        raise UserError(f"{path} cannot be loaded: {file.name} is damaged ({error})") from error
+    # Otherwise TensorFlow 1's loader is used, which runs nodes of the graph itself.
+    runs_functions = len(model.meta_graphs) == 1 and model.meta_graphs[0].HasField(
+        "object_graph_def"
+    )
+    found: set[str] = set()
+    for graph in model.meta_graphs:
+        savers = _uncalled_savers(graph) if runs_functions else set()
+        found |= {node.op for node in graph.graph_def.node}
+        for function in graph.graph_def.library.function:
+            ops = {node.op for node in function.node_def}
+            found |= ops - _CHECKPOINT_OPS if function.signature.name in savers else ops
+    return found - allowed_ops()
+
+
+@functools.cache
+def allowed_ops() -> frozenset[str]:
+    """Names of the operations that a model from elsewhere may contain."""
+    text = importlib.resources.files("tfvmf.models") / "allowed_ops.txt"
+    lines = text.read_text(encoding="utf-8").splitlines()
+    return frozenset(" ".join(line for line in lines if not line.startswith("#")).split())
+
+
+def _uncalled_savers(graph: meta_graph_pb2.MetaGraphDef) -> set[str]:
+    """Functions that read or write checkpoints and that no object or other function mentions."""
+    library = graph.graph_def.library
+    savers, others = set(), [graph.object_graph_def, *library.gradient]
+    for function in library.function:
+        saves = any(node.op in _CHECKPOINT_OPS for node in function.node_def)
+        # A function may also be put in the place of another that implements the same.
+        if saves and not any("implements" in name for name in function.attr):
+            savers.add(function.signature.name)
+        else:
+            others.append(function)
+    if not savers:
+        return savers
+    texts = [message.SerializeToString() for message in others]
+    return {name for name in savers if not any(name.encode() in text for text in texts)}
