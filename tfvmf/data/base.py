@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfvmf.data.images import MAX_PIXELS
 from tfvmf.errors import UserError
+from tfvmf.settings import MAX_PIXELS
 
 SPLITS = ("train", "test", "all")
 MAX_CLASSES = 1_000_000

@@ -15,7 +15,7 @@ from tfvmf.data.images import read_image, resize_image
 from tfvmf.errors import UserError
 from tfvmf.files import replacing
 
-_TILE = 96  # pixels, so that an image of 32x32 can be seen
+TILE = 96  # pixels, so that an image of 32x32 can be seen
 _CAPTION = 14  # pixels below a tile
 _VIEW_GAP, _RANKED_GAP = 2, 4  # pixels between tiles
 _ROWS = 10  # images whose views are drawn
@@ -44,7 +44,7 @@ def views_sheet(
         drawn = augmentation(images, example_seeds(seed, 0, tf.range(len(images)), view))
         columns.append(np.rint(255.0 * drawn.numpy()).astype(np.uint8))
     tiles = np.stack(columns, axis=1).reshape(-1, size, size, 3)  # row by row
-    zoom = -(-_TILE // size)
+    zoom = -(-TILE // size)
     tiles = tiles.repeat(zoom, axis=1).repeat(zoom, axis=2)
     return np.asarray(_lay_out(tiles, columns=1 + views, gap=_VIEW_GAP))
 
@@ -115,7 +115,7 @@ def _write(sheet: Image.Image, path: str | os.PathLike[str]) -> None:
 
 
 def _tile(image: str | np.ndarray) -> np.ndarray:
-    return read_image(image, _TILE) if isinstance(image, str) else resize_image(image, _TILE)
+    return read_image(image, TILE) if isinstance(image, str) else resize_image(image, TILE)
 
 
 def _resized(image: np.ndarray, size: int) -> np.ndarray:

@@ -32,8 +32,8 @@ from PIL import (
 from tfvmf import cores
 from tfvmf.errors import UserError
 from tfvmf.progress import Progress
+from tfvmf.settings import MAX_PIXELS
 
-MAX_PIXELS = 2**26  # 64 megapixels
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF")
 _MAX_SIDE = 65_535  # as in JPEG and GIF
 _ORIENTATION = 0x0112

@@ -8,8 +8,9 @@ import numpy as np
 
 from tfvmf.data import folder, npz, tfds_source
 from tfvmf.data.base import ArraySource, Request, Source, check_split
-from tfvmf.data.images import MAX_PIXELS, resize_image
+from tfvmf.data.images import resize_image
 from tfvmf.errors import UserError
+from tfvmf.settings import MAX_PIXELS
 
 __all__ = ["MEMORY_LIMIT", "SOURCES", "ArraySource", "Request", "Source", "download", "load"]
 

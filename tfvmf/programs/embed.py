@@ -12,6 +12,7 @@ from absl import flags
 
 from tfvmf.errors import UserError
 from tfvmf.programs import cli
+from tfvmf.settings import MAX_PIXELS
 
 ARGUMENTS = ("model", "data")
 
@@ -23,6 +24,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         values,
         "data_dir",
         "download",
+        "max_pixels",
         "trust_model",
         model="a run directory, an export or a .keras file; required",
         data="a folder of images, at any depth, or digits, a TFDS name, npz:/path; required",
@@ -47,6 +49,7 @@ def main(values: flags.FlagValues) -> None:
         values.data,
         values.output,
         data_dir=values.data_dir,
+        max_pixels=values.max_pixels or MAX_PIXELS,
         download=values.download,
         sort=values.sort,
         batch_size=values.batch_size,

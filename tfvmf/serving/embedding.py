@@ -7,12 +7,14 @@ from collections.abc import Callable
 import numpy as np
 
 from tfvmf.data import load_source
-from tfvmf.data.contact_sheet import write_ranked
+from tfvmf.data.contact_sheet import TILE, write_ranked
 from tfvmf.data.folder import EXTENSIONS, find_images
+from tfvmf.data.images import read_image
 from tfvmf.data.sources import parse
 from tfvmf.errors import UserError
 from tfvmf.files import replacing
 from tfvmf.serving.loader import Embeddings, load
+from tfvmf.settings import MAX_PIXELS
 
 
 def embed_data(
@@ -25,6 +27,7 @@ def embed_data(
     download: bool = False,
     sort: str = "",
     batch_size: int = 64,
+    max_pixels: int = MAX_PIXELS,
     trust_model: bool = False,
 ) -> Embeddings:
     """Embeds all images of a source.
@@ -41,6 +44,7 @@ def embed_data(
         sort: `kappa` also draws the images from the least to the most certain, to the same name
             with `.png`.
         batch_size: Images per forward pass.
+        max_pixels: Larger images are refused.
         trust_model: See `load`.
 
     Returns:
@@ -50,7 +54,13 @@ def embed_data(
     folder = data.removeprefix("folder:")
     if folder != data or os.path.isdir(os.path.expanduser(data)):
         return embed_folder(
-            model, folder, output, sort=sort, batch_size=batch_size, trust_model=trust_model
+            model,
+            folder,
+            output,
+            sort=sort,
+            batch_size=batch_size,
+            max_pixels=max_pixels,
+            trust_model=trust_model,
         )
     output = _checked(output)
     parse(data)  # before the model is loaded
@@ -58,7 +68,14 @@ def embed_data(
     size = loaded.card["image_size"]
     if size is None:
         raise UserError(f"{loaded.path} does not tell the size of its images: expected a run")
-    source = load_source(data, split, data_dir=data_dir, download=download, image_size=size)
+    source = load_source(
+        data,
+        split,
+        data_dir=data_dir,
+        download=download,
+        image_size=size,
+        max_pixels=max_pixels,
+    )
     embeddings = loaded.embed(source, batch_size=batch_size)
     embeddings["names"] = np.arange(source.size).astype(np.str_)
     if source.labels is not None:
@@ -74,6 +91,7 @@ def embed_folder(
     *,
     sort: str = "",
     batch_size: int = 64,
+    max_pixels: int = MAX_PIXELS,
     trust_model: bool = False,
 ) -> Embeddings:
     """Embeds all images below a folder.
@@ -86,6 +104,7 @@ def embed_folder(
         sort: `kappa` also draws the images from the least to the most certain, to the same name
             with `.png`.
         batch_size: Images per forward pass.
+        max_pixels: Larger images are refused.
         trust_model: See `load`.
 
     Returns:
@@ -98,9 +117,15 @@ def embed_folder(
     if not names:
         raise UserError(f"images={os.fspath(images)}: no images below it ({' '.join(EXTENSIONS)})")
     paths = [str(root / name) for name in names]
-    embeddings = load(model, trust_model=trust_model).embed(paths, batch_size=batch_size)
+    loaded = load(model, trust_model=trust_model)
+    embeddings = loaded.embed(paths, batch_size=batch_size, max_pixels=max_pixels)
     embeddings["names"] = np.array(names)
-    _write(embeddings, output, sort, paths.__getitem__)
+    _write(
+        embeddings,
+        output,
+        sort,
+        lambda index: read_image(paths[index], TILE, max_pixels=max_pixels),
+    )
     return embeddings
 
 
@@ -115,7 +140,7 @@ def _write(
     embeddings: Embeddings,
     output: pathlib.Path,
     sort: str,
-    image: Callable[[int], str | np.ndarray],
+    image: Callable[[int], np.ndarray],
 ) -> None:
     try:
         with replacing(output) as file:
