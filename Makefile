@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
 
-.PHONY: setup demo test test-all bench lint resolve format clean help
+.PHONY: setup demo test test-all bench lint resolve audit format clean help
 
 help:
 	@echo "make demo    train on the embedded digits, evaluate, export; show where the results are"
@@ -17,6 +17,7 @@ help:
 	@echo "make setup   create $(VENV) and install tfvmf in it (the others do it for you)"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make resolve can the requirements be met on Python 3.11, 3.12 and 3.13? Installs nothing"
+	@echo "make audit   are vulnerabilities known of what is installed? Asks PyPI"
 	@echo "make format  ruff format, and its automatic fixes"
 	@echo "make clean   remove $(VENV) and caches (runs/ stays)"
 
@@ -58,6 +59,12 @@ lint: setup
 
 resolve: setup
 	$(BIN)/python tools/resolve.py
+
+audit: setup
+	@$(BIN)/python -c 'import pip_audit' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip-audit || \
+		{ echo "audit: pip-audit cannot be installed: is there a network?" >&2; exit 2; }
+	@$(BIN)/python tools/audit.py
 
 format: setup
 	$(BIN)/ruff format .

@@ -20,15 +20,17 @@ setuptools.setup(
     package_data={"tfvmf": ["py.typed", "evaluation/report.html.j2", "models/allowed_ops.txt"]},
     entry_points={"console_scripts": ["tfvmf = tfvmf.programs:main"]},
     python_requires=">=3.11",
+    # Lower bounds leave out versions with known vulnerabilities (`make audit`).
     install_requires=[
         "absl-py>=2.1",
         "importlib_resources",  # TFDS needs it to prepare data and does not say (its issue 11212)
-        "jinja2>=3.1",
-        "keras>=3.12,<4",
+        "jinja2>=3.1.6",
+        "keras>=3.13.2,<4",
         "matplotlib>=3.9",
         "ml_collections>=1.0",
         "numpy>=2.0",
-        "pillow>=11",
+        "pillow>=13.0.0",
+        "pyarrow>=20",
         "scikit-learn>=1.6",
         "scipy>=1.14",
         "tensorboard>=2.20",
@@ -36,7 +38,7 @@ setuptools.setup(
         "tensorflow-datasets>=4.9.8",
         "tensorflow-probability>=0.25,<0.26",
         "tf-keras>=2.20,<2.22",
-        "tqdm>=4.66",
+        "tqdm>=4.66.3",
     ],
     extras_require={
         "test": TEST,

@@ -17,6 +17,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 _SUBMODULES = (
     "data",
+    "embedding",
     "evaluation",
     "losses",
     "methods",

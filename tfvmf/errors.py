@@ -2,4 +2,4 @@
 
 
 class UserError(ValueError):
-    """Something the user can mend: names the flag or file, what is wrong, what would be right."""
+    """Something the user can fix: names the flag or file, what is wrong, what would be right."""

@@ -25,9 +25,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file."""
+    """Writes a text file; bytes of file names that are no text are written as their codes."""
     with replacing(path) as file:
-        file.write(text.encode("utf-8"))
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
@@ -55,8 +55,32 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     for file in files:
         name = file.relative_to(path).as_posix()
-        digest.update(f"{name}\0{file.stat().st_size}\0".encode())
+        digest.update(f"{name}\0{file.stat().st_size}\0".encode(errors="surrogateescape"))
         with file.open("rb") as content:
             while block := content.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()[:32]
+
+
+# A spreadsheet takes text that starts so for a formula.
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+
+
+def csv_text(text: str) -> str:
+    """A text as a cell of a CSV file: never a formula. `csv_text_back` is the inverse."""
+    started = text.replace("'", " ").lstrip().startswith(_FORMULA)
+    return f"'{text}" if started and not is_number(text) else text
+
+
+def csv_text_back(cell: str) -> str:
+    """The text that `csv_text` made a cell of."""
+    return cell[1:] if cell.startswith("'") and csv_text(cell[1:]) == cell else cell
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

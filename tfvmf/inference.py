@@ -33,7 +33,7 @@ class Embedder:
             first, second = whole(images[:middle]), whole(images[middle:])
             return {name: tf.concat([first[name], second[name]], axis=0) for name in first}
 
-        # On a CPU a core that has done its part of an operation goes on with the other half of the
+        # On a CPU a core that has done its part of an operation takes up the other half of the
         # images: 1.1 times the rate (ResNet-18 of width 16, 250 images, 2 cores).
         self._whole = whole
         self._forward = whole if tf.config.list_physical_devices("GPU") else halves

@@ -1,10 +1,22 @@
-"""Progress: a bar with time left on a terminal, plain lines in a log file."""
+"""What a terminal shows: a bar with time left, or plain lines in a log file; and text, as text."""
 
 import sys
 import time
 from typing import Self
 
 import tqdm
+
+
+def printable(text: str) -> str:
+    r"""Text from anywhere for a terminal: what is no visible character is written as its code.
+
+    File names and errors may hold line breaks, bytes that are no text, and sequences that clear the
+    screen or worse.
+
+    >>> print(printable("red \x1b[31m"))
+    red \x1b[31m
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Progress:
@@ -40,7 +52,7 @@ class Progress:
             total=total,
             initial=initial,
             unit=f" {unit}s",
-            desc=description or None,
+            desc=printable(description) or None,
             dynamic_ncols=True,
             # A short bar: on a narrow terminal what stands behind it is worth more.
             bar_format="{desc}{percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} "
@@ -68,6 +80,7 @@ class Progress:
 
     def note(self, line: str) -> None:
         """Prints a line that stays, above the bar."""
+        line = printable(line)
         if self._terminal:
             self._bar.write(line, file=sys.stderr)
         else:

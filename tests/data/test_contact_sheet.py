@@ -45,25 +45,3 @@ def test_views_are_written_as_png(tmp_path):
     np.testing.assert_array_equal(drawn, expected)
     with pytest.raises(UserError, match=r"/no/such/folder/views\.png cannot be written"):
         contact_sheet.write_views(source, Augmentation(size=8), "/no/such/folder/views.png")
-
-
-def test_the_sheet_goes_from_the_least_to_the_most_certain(tmp_path):
-    paths = []
-    for level in range(0, 250, 10):
-        paths.append(str(tmp_path / f"{level}.png"))
-        Image.new("RGB", (8, 8), (level, level, level)).save(paths[-1])
-    kappa = np.random.default_rng(0).permutation(len(paths)).astype(np.float32)
-    order = contact_sheet.write_ranked(paths.__getitem__, kappa, tmp_path / "sheet.png")
-    np.testing.assert_array_equal(kappa[order], np.arange(25))
-    with Image.open(tmp_path / "sheet.png") as picture:
-        for place, index in enumerate(order):  # ten in a row
-            corner = (4 + place % 10 * 100, 4 + place // 10 * 114)
-            assert picture.getpixel(corner) == (index * 10,) * 3
-
-
-def test_of_many_images_the_sheet_shows_both_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(contact_sheet, "MAX_RANKED", 4)
-    black = np.zeros((8, 8, 3), np.uint8)
-    kappa = np.arange(50, dtype=np.float32)[::-1]
-    order = contact_sheet.write_ranked(lambda _: black, kappa, str(tmp_path / "sheet.png"))
-    assert [kappa[index] for index in order] == [0, 16, 33, 49]

@@ -15,6 +15,7 @@ from helpers.untrained import make_run
 
 import tfvmf
 from tfvmf import data, serving, training
+from tfvmf.embedding import local
 from tfvmf.programs import VERBS, cli, main
 
 PROGRAMS = {
@@ -70,7 +71,7 @@ MISTAKES = [
     (["embed", "--data=.", "--output=out.npz"], "--model"),
     (["embed", "models", "--output=out.npz"], "--data"),
     (["embed", "models", "."], "--output"),
-    (["embed", "m", ".", "--output=o.npz", "--sort=size"], "kappa"),
+    (["embed", "m", ".", "--output=o.npz", "--sort=size"], "concentration"),
     (["embed", "m", ".", "--output=o.npz", "--batch_size=0"], "batch_size"),
     (["reproduce"], "table1, table2, table3"),
     (["reproduce", "tabel3"], "did you mean table3?"),
@@ -249,7 +250,7 @@ def test_train_data(typed, source, workdir, monkeypatch, capsys):
 def test_export_and_embed_take_model_and_data_by_position(monkeypatch, capsys):
     called = []
     monkeypatch.setattr(serving, "export_model", lambda *a, **kw: called.append(a) or 1 / 0)
-    monkeypatch.setattr(serving, "embed_data", lambda *a, **kw: called.append(a) or 1 / 0)
+    monkeypatch.setattr(local, "embed", lambda *a, **kw: called.append(a) or 1 / 0)
     for command in (
         ["export", "runs/mine", "--output=models"],
         ["embed", "models", "folder:pictures", "--output=out.npz"],
@@ -262,6 +263,25 @@ def test_export_and_embed_take_model_and_data_by_position(monkeypatch, capsys):
         ("models", "folder:pictures", "out.npz"),
         ("models", "pictures", "out.npz"),
     ]
+
+
+def test_embed_warns_of_no_order_and_says_how_to_continue(monkeypatch, capsys):
+    counts = {"images": 7, "broken": 2, "rejected": 3, "lowest": 1.0, "highest": 1.0}
+    done = local.Embedded(output=pathlib.Path("out.csv"), **counts)
+    monkeypatch.setattr(local, "embed", lambda *a, **kw: done)
+    command = ["embed", "models", "pictures", "--output=out.csv", "--sort=concentration"]
+    assert main(command) == 0
+    output, errors = capsys.readouterr()
+    assert "images 7: embedded 5, broken 2, rejected 3\n" in output
+    assert "warning: all concentrations are equal" in errors
+    assert errors.count("\n") == 1
+
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "embed", stop)
+    assert main(command) == 130
+    assert capsys.readouterr().err == "tfvmf embed: stopped: the same command continues\n"
 
 
 def checkout(place):

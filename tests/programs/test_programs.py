@@ -147,8 +147,6 @@ def test_every_program_that_opens_images_refuses_those_of_more_than_max_pixels(c
         ["train", "folder:a", *views, "--config.data.max_pixels=7000"],
         ["evaluate", "run", "--suite=failure"],
         ["export", "run", "--output=models", "--calibrate_on=test"],
-        ["embed", "run", "a", "--output=out.npz", "--max_pixels=7000"],
-        ["embed", "run", "folder:a", "--output=out.npz", "--max_pixels=7000"],
         ["fit-kappa", "run", "--workdir=fitted", "--max_pixels=7000"],
     ):
         code, _, errors = call(*command)
@@ -157,8 +155,12 @@ def test_every_program_that_opens_images_refuses_those_of_more_than_max_pixels(c
         assert errors.count("\n") == 1, errors
     flags = ["--calibrate_on=test", "--max_pixels=7200"]
     assert call("export", "run", "--output=models", *flags)[0] == 0
-    flags = ["--sort=kappa", "--max_pixels=7200"]
-    assert call("embed", "run", "a", "--output=out.npz", *flags)[0] == 0
+    for limit, broken in ((7000, 2), (7200, 0)):
+        code, output, errors = call(
+            "embed", "run", "a", "--output=out.npz", f"--max_pixels={limit}"
+        )
+        assert code == 0, errors
+        assert f"broken {broken}" in output
 
 
 def test_export_then_embed(call, tmp_path):
@@ -170,18 +172,25 @@ def test_export_then_embed(call, tmp_path):
     (tmp_path / "pictures").mkdir()
     for level in range(0, 250, 50):
         Image.new("RGB", (20, 30), (level, 9, 9)).save(tmp_path / "pictures" / f"{level}.jpg")
-    code, output, errors = call("embed", "models", "pictures", "--output=out.npz", "--sort=kappa")
+    (tmp_path / "pictures" / "broken.jpg").write_text("no image")
+    sort = "--sort=concentration"
+    code, output, errors = call("embed", "models", "pictures", "--output=out.npz", sort)
     assert code == 0, errors
-    assert "images 5, kappa" in output
+    assert "images 6: embedded 5, broken 1, rejected" in output
     assert "out.png" in output
     with np.load(tmp_path / "out.npz") as written:
-        assert written["mean_direction"].shape == (5, 8)
-        assert written["confidence"].shape == (5,)
+        assert written["mean_direction"].shape == (6, 8)
+        assert np.isfinite(written["confidence"]).sum() == 5
+        assert (np.diff(written["concentration"][:5]) >= 0).all()
     assert (tmp_path / "out.png").exists()
+    code, output, errors = call("embed", "models", "pictures/50.jpg")
+    assert code == 0, errors
+    assert output.startswith("file: pictures/50.jpg\nconcentration: ")
+    assert "\naccept: " in output
     code, output, errors = call("embed", "run", "digits", "--output=digits.npz")
     assert code == 0, errors
     with np.load(tmp_path / "digits.npz") as written:
-        assert len(written["concentration"]) == len(written["labels"]) == 1797
+        assert len(written["concentration"]) == len(written["label"]) == 1797
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from PIL import Image
 
 import tfvmf
 from tfvmf import serving
-from tfvmf.data import load_source
 from tfvmf.data.images import resize_image
 from tfvmf.errors import UserError
 from tfvmf.serving import loader
@@ -258,73 +257,3 @@ def test_a_head_fitted_to_features_takes_no_images(tmp_path):
     path = serving.export_model(workdir, tmp_path / "models")
     with pytest.raises(UserError, match="takes features, not images"):
         tfvmf.load(path)
-
-
-def test_a_folder_becomes_a_file_and_a_sheet(exported, digits, folder, tmp_path):
-    output = tmp_path / "out.npz"
-    returned = serving.embed_folder(exported.directory, folder, output, sort="kappa", batch_size=5)
-    with np.load(output, allow_pickle=False) as written:
-        names = [f"{number:02}.png" for number in range(11)]
-        assert list(written["names"]) == [*names, "below/grün.webp"]
-        for name, value in returned.items():
-            np.testing.assert_array_equal(written[name], value)
-        expected = exported.expected(digits[:11])
-        np.testing.assert_allclose(
-            written["mean_direction"][:11], expected["mean_direction"], atol=1e-4
-        )
-        assert written["concentration"].shape == (12,)
-    with Image.open(tmp_path / "out.png") as picture:
-        assert picture.size == (10 * 100 + 4, 2 * 114 + 4)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npz", "out.png", "pictures"]
-
-
-def test_a_folder_by_a_run_or_a_keras_file(exported, folder, tmp_path):
-    keras_file = exported.path / "assets.extra" / "encoder.keras"
-    served = serving.embed_folder(exported.directory, str(folder), str(tmp_path / "a.npz"))
-    for model in (exported.workdir, str(keras_file)):
-        other = serving.embed_folder(model, folder, tmp_path / "b.npz")
-        assert_equal(other, served)
-        assert list(other["names"]) == list(served["names"])
-
-
-def test_any_source_becomes_a_file(exported, digits, folder, tmp_path):
-    output = tmp_path / "out.npz"
-    returned = serving.embed_data(
-        exported.workdir, "digits", output, split="test", sort="kappa", batch_size=100
-    )
-    assert_equal(returned, exported.expected(digits))
-    with np.load(output, allow_pickle=False) as written:
-        assert list(written["names"][:3]) == ["0", "1", "2"]
-        np.testing.assert_array_equal(written["labels"], load_source("digits", "test").labels)
-    with Image.open(tmp_path / "out.png") as picture:  # a hundred of the 400
-        assert picture.size == (10 * 100 + 4, 10 * 114 + 4)
-    for data in (folder, str(folder), f"folder:{folder}"):
-        names = serving.embed_data(exported.directory, data, output)["names"]
-        assert names[-1] == "below/grün.webp"
-    with pytest.raises(UserError, match="unknown source"):
-        serving.embed_data(exported.directory, "/no/such/folder", output)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"images": "/no/such/folder"}, "images="),
-        ({"output": "out.txt"}, "output="),
-        ({"output": "/no/such/folder/out.npz"}, "output="),
-        ({"model": "/no/such/model"}, "/no/such/model"),
-    ],
-)
-def test_mistakes_are_named(exported, folder, tmp_path, changes, message):
-    arguments = {"model": exported.directory, "images": folder, "output": tmp_path / "out.npz"}
-    with pytest.raises(UserError, match=message):
-        serving.embed_folder(**{**arguments, **changes})
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no images"):
-        serving.embed_folder(exported.directory, tmp_path / "empty", tmp_path / "out.npz")
-
-
-def test_a_broken_file_is_named_and_nothing_is_written(exported, folder, tmp_path):
-    (folder / "05.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    with pytest.raises(UserError, match=r"05\.png"):
-        serving.embed_folder(exported.directory, folder, tmp_path / "out.npz")
-    assert [path.name for path in tmp_path.iterdir()] == ["pictures"]

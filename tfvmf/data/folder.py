@@ -60,6 +60,11 @@ def load(request: Request) -> Source:
     Large sets are not decoded before they are used: their headers, and that the files are
     complete, are checked here.
     """
+    return _open(request, *list_files(request))
+
+
+def list_files(request: Request) -> tuple[list[str], np.ndarray | None, list[str] | None]:
+    """The paths of the files that `load` reads, their labels [N] and the classes; opens none."""
     root = pathlib.Path(request.target).expanduser()
     if not request.target or not root.is_dir():
         what = "is not a folder" if root.exists() and request.target else "there is no such folder"
@@ -79,7 +84,7 @@ def load(request: Request) -> Source:
         numbers = {name: number for number, name in enumerate(classes)}
         depth = 1 if parts else 0
         labels = np.array([numbers[file.split("/")[depth]] for file in chosen], np.int32)
-    return _open(request, [str(root / file) for file in chosen], labels, classes or None)
+    return [str(root / file) for file in chosen], labels, classes or None
 
 
 def _open(

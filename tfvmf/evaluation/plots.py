@@ -25,6 +25,7 @@ STYLE = {
     "axes.titlesize": 9,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
+    "text.parse_math": False,  # a name of data may hold dollars
 }
 
 _MIN_BINS, _MAX_BINS = 8, 40

@@ -13,14 +13,15 @@ import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from tfvmf.files import csv_text, is_number
+from tfvmf.progress import printable
+
 Cell = str | float | int | None
 
 # Markdown: what may start markup within a line, and what only at the beginning of a paragraph.
 # An underscore within a word and brackets that no link follows are harmless, and common here.
 _MARKDOWN = re.compile(r"[\\`*<~$&]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])")
 _MARKDOWN_START = re.compile(r"^([#+>=-]|\d+(?=[.)](\s|$)))")
-# CSV: a spreadsheet takes text that starts so for a formula.
-_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -132,7 +133,7 @@ class Table:
             return ""
         if isinstance(cell, numbers.Real) and not isinstance(cell, numbers.Integral):
             return format(float(cell), self.form)
-        return " ".join(str(cell).split())  # a cell is one line
+        return one_line(str(cell))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,8 +192,13 @@ class Page:
     __html__ = html
 
 
+def one_line(text: str) -> str:
+    """Text without line breaks, tabs and control characters."""
+    return printable(" ".join(text.split()))
+
+
 def _markdown_text(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
+    return _MARKDOWN.sub(r"\\\g<0>", one_line(text))
 
 
 def _markdown_cell(text: str) -> str:
@@ -211,21 +217,10 @@ def _csv_cell(cell: Cell) -> str | int:
         return int(cell)
     if isinstance(cell, numbers.Real):
         return f"{float(cell):.6g}"
-    text = str(cell)
-    if text.lstrip().startswith(_FORMULA) and not _is_number(text):
-        return f"'{text}"
-    return text
+    return csv_text(str(cell))
 
 
 def _latex_cell(text: str) -> str:
-    if text.startswith("-") and _is_number(text):
+    if text.startswith("-") and is_number(text):
         return f"${text}$"  # a minus, not a hyphen
     return "".join(_LATEX.get(character, character) for character in text)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -19,6 +19,7 @@ from ml_collections import config_flags
 
 from tfvmf.config import default_config, flatten
 from tfvmf.errors import UserError
+from tfvmf.progress import printable
 from tfvmf.settings import MAX_PIXELS
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
@@ -125,7 +126,7 @@ def run(main: Callable[[], None]) -> None:
 
 def complain(name: str, message: str, *, code: int = 2) -> int:
     """Prints one line on the error stream; returns the exit code."""
-    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{name}: {printable(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 

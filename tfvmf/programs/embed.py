@@ -1,13 +1,22 @@
-"""Embeds images: a folder of them, or a data set.
+"""Embeds images: a folder of them, one file, or a data set.
 
-  tfvmf embed models/mine FOLDER --output=out.npz
-  tfvmf embed models/mine FOLDER --output=out.npz --sort=kappa
+  tfvmf embed models/mine FOLDER --output=out.parquet
+  tfvmf embed models/mine FOLDER --output=out.csv --sort=concentration
   tfvmf embed runs/mine mnist --output=out.npz --data_dir=DIR
+  tfvmf embed runs/mine one.jpg
 
-The file holds names, mean_direction, concentration and features; with a calibrated model, also
-confidence and accept. --sort=kappa draws out.png: the images from the least to the most certain.
+The table has one row per image: file, error, label, features, mean_direction, concentration and,
+with a calibrated model, confidence and accept. A broken file is a row with its error. A command
+that was stopped continues when it is typed again. --sort=concentration sorts the rows, and draws
+the least and the most certain images to out.png. One file without --output is shown.
 """
 
+import pathlib
+import signal
+import sys
+import tempfile
+
+import numpy as np
 from absl import flags
 
 from tfvmf.errors import UserError
@@ -27,38 +36,62 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         "max_pixels",
         "trust_model",
         model="a run directory, an export or a .keras file; required",
-        data="a folder of images, at any depth, or digits, a TFDS name, npz:/path; required",
-        output="the .npz file to write; required",
+        data="a folder of images, at any depth, an image, or digits, a TFDS name, npz:/path; "
+        "required",
+        output="the file to write: .parquet, .npz, or .csv, which has no vectors",
     )
     new = cli.definers(values)
-    new.enum("sort", "", ["", "kappa"], "kappa: also draw a contact sheet")
+    new.enum("sort", "", ["", "concentration"], "concentration: sort the rows, draw a sheet")
     new.integer("batch_size", 64, "images per forward pass", lower_bound=1)
+    new.bool("restart", False, "do not continue what OUTPUT.parts holds, but start again")
 
 
 def main(values: flags.FlagValues) -> None:
     """Embeds, says what is where."""
+    single = pathlib.Path(values.data).expanduser().is_file()
     for name in ("model", "data", "output"):
-        if not values[name].value:
+        if not values[name].value and not (name == "output" and single):
             raise UserError(f"--{name} is missing (--help lists the flags)")
+    from tfvmf import embedding
 
+    if values.output:
+        embedding.check_output(values.output)
     cli.import_tensorflow()
-    from tfvmf import serving
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            done = embedding.embed(
+                values.model,
+                values.data,
+                values.output or pathlib.Path(place, "shown.parquet"),
+                data_dir=values.data_dir,
+                download=values.download,
+                sort=values.sort,
+                batch_size=values.batch_size,
+                max_pixels=values.max_pixels or MAX_PIXELS,
+                restart=values.restart,
+                trust_model=values.trust_model,
+            )
+        except KeyboardInterrupt:
+            from tfvmf.training import Interrupted
 
-    embeddings = serving.embed_data(
-        values.model,
-        values.data,
-        values.output,
-        data_dir=values.data_dir,
-        max_pixels=values.max_pixels or MAX_PIXELS,
-        download=values.download,
-        sort=values.sort,
-        batch_size=values.batch_size,
-        trust_model=values.trust_model,
-    )
-    kappa = embeddings["concentration"]
-    print(f"embedded: {values.output}")
-    print(f"  images {len(kappa)}, kappa {kappa.min():.4g} to {kappa.max():.4g}")
-    if "accept" in embeddings:
-        print(f"  accepted {embeddings['accept'].sum()} of {len(kappa)}")
-    if values.sort:
-        print(f"least to most certain: {values.output.removesuffix('.npz')}.png")
+            raise Interrupted(signal.SIGINT, "stopped: the same command continues") from None
+        if not values.output:
+            table = embedding.read_table(done.output)
+            for name in table.columns:
+                value = table[name][0]
+                if not isinstance(value, np.ndarray) and value != "":
+                    print(f"{name}: {value}")
+            return
+    good = done.images - done.broken
+    rejected = "" if done.rejected is None else f", rejected {done.rejected}"
+    print(f"embedded: {done.output}")
+    print(f"  images {done.images}: embedded {good}, broken {done.broken}{rejected}")
+    if good:
+        print(f"  concentration {done.lowest:.4g} to {done.highest:.4g}")
+    if done.broken:
+        print("  broken files are rows with an error, and no numbers")
+    if done.sheet:
+        print(f"least and most certain: {done.sheet}")
+    elif values.sort:
+        found = "all concentrations are equal (a model without kappa?)" if good else "no images"
+        print(f"warning: {found}: rows are not sorted, no sheet is drawn", file=sys.stderr)

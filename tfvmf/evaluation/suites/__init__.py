@@ -18,6 +18,7 @@ from tfvmf.errors import UserError
 from tfvmf.evaluation.tables import Page, Table
 from tfvmf.files import write_json, write_text
 from tfvmf.lazy import Registry
+from tfvmf.progress import printable
 
 if TYPE_CHECKING:
     from tfvmf.data import Source
@@ -207,9 +208,10 @@ def evaluate(
         except NotApplicable as error:
             if not everything:
                 raise
-            print(f"\n{name}: left out, {error}")
+            print(f"\n{name}: left out, {printable(str(error))}")
             continue
-        print("\n".join(["", *_summary(subject, SUITES[name], found[name])]), flush=True)
+        lines = map(printable, _summary(subject, SUITES[name], found[name]))
+        print("\n".join(["", *lines]), flush=True)
     if everything and subject.directory is not None:
         print(f"\nreport: {write_report(subject, found, options)}")
     return found

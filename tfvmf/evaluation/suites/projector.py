@@ -10,7 +10,8 @@ from tensorboard.plugins import projector as plugin
 
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Measured, Options, Suite
-from tfvmf.files import replacing, write_text
+from tfvmf.evaluation.tables import one_line
+from tfvmf.files import csv_text, replacing, write_text
 
 _LIMIT = 2000  # images: more make a browser slow
 _SPRITE = 4096  # pixels: the largest side that every browser draws
@@ -27,7 +28,7 @@ def _measure(subject: Subject, options: Options) -> Measured:
     if source.labels is not None:
         names = source.class_names
         labels = [names[y] if names else str(y) for y in source.labels[:size]]
-        columns["label"] = [" ".join(label.split()) for label in labels]  # tabs part columns
+        columns["label"] = [csv_text(one_line(label)) for label in labels]
     sheet, side = _sprite(source.images(0, size))
     config = plugin.ProjectorConfig()
     embedding = config.embeddings.add()

@@ -1,0 +1,21 @@
+"""Images to the table of results per image: its schema, its readers and writers.
+
+Tables are read without TensorFlow, so `embed` loads when first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tfvmf.embedding.table import COLUMNS, Table, check_output, read_table
+
+if TYPE_CHECKING:
+    from tfvmf.embedding.local import Embedded, embed
+
+__all__ = ["COLUMNS", "Embedded", "Table", "check_output", "embed", "read_table"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Embedded", "embed"):
+        from tfvmf.embedding import local
+
+        return getattr(local, name)
+    raise AttributeError(f"module 'tfvmf.embedding' has no attribute {name!r}")

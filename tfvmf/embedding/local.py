@@ -1,0 +1,374 @@
+"""Images to their table on this machine: part by part, so that a stopped run continues."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import tfvmf
+from tfvmf.data import Source, load_source
+from tfvmf.data.base import Request
+from tfvmf.data.folder import list_files
+from tfvmf.data.images import read_image, resize_image, run_all
+from tfvmf.data.sources import parse
+from tfvmf.embedding import sheet, table
+from tfvmf.errors import UserError
+from tfvmf.files import fingerprint, replacing, write_json
+from tfvmf.progress import Progress
+from tfvmf.serving import EmbeddingModel, load
+from tfvmf.settings import MAX_PIXELS
+from tfvmf.training.run_directory import lock
+
+PART_ROWS = 1024  # images at most that a run loses when it is killed, and rows that it holds
+DRAWN = 50  # least and most certain images, each
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """What `embed` has done.
+
+    Attributes:
+        output: The table.
+        images: Its rows.
+        broken: Rows with an error.
+        rejected: Rows that are not broken and not accepted; None if the model is not calibrated.
+        lowest: The lowest concentration; NaN if all are broken.
+        highest: The highest one.
+        sheet: The contact sheet, or None.
+    """
+
+    output: pathlib.Path
+    images: int
+    broken: int
+    rejected: int | None
+    lowest: float
+    highest: float
+    sheet: pathlib.Path | None = None
+
+
+def embed(
+    model: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    split: str = "all",
+    data_dir: str | os.PathLike[str] = "",
+    download: bool = False,
+    sort: str = "",
+    batch_size: int = 64,
+    max_pixels: int = MAX_PIXELS,
+    restart: bool = False,
+    trust_model: bool = False,
+) -> Embedded:
+    """Embeds images and writes the table of them, see `tfvmf.embedding.table`.
+
+    A file that cannot be read is a row with its error. Parts of the table are kept in
+    `OUTPUT.parts` until it is complete; the same call continues after the last finished one.
+
+    Args:
+        model: A run directory, an export or a `.keras` file (see `tfvmf.load`).
+        data: What `tfvmf.data.load_source` takes, or the path of a folder or of one image.
+        output: The `.parquet`, `.npz` or `.csv` file.
+        split: The part of the data.
+        data_dir: Where TFDS data sets are prepared.
+        download: Download and prepare a TFDS data set that is not there.
+        sort: `concentration` sorts the rows by it, ascending, and draws the least and the most
+            certain images to the same name with `.png`, unless all concentrations are equal.
+        batch_size: Images per forward pass.
+        max_pixels: A larger image is not decoded: its row has an error.
+        restart: Do not continue: start again.
+        trust_model: See `tfvmf.load`.
+
+    Raises:
+        UserError: A mistake in the arguments, found before the model is loaded where possible; or
+            `OUTPUT.parts` is of another model or other data.
+    """
+    output = table.check_output(output)
+    if sort not in ("", "concentration") or batch_size < 1:
+        raise UserError(f"sort={sort}, batch_size={batch_size}: expected concentration, 1 or more")
+    files = _list_files(data, split, max_pixels)
+    parts = output.with_name(f"{output.name}.parts")
+    with _claimed(parts, output):
+        loaded = load(model, trust_model=trust_model)
+        size = loaded.card["image_size"]
+        if size is None:
+            raise UserError(f"{loaded.path} does not tell the size of its images: expected a run")
+        images: _Images = files or _SourceImages(
+            load_source(
+                data,
+                split,
+                data_dir=data_dir,
+                download=download,
+                image_size=size,
+                max_pixels=max_pixels,
+            )
+        )
+        plan = {
+            "model": _identity(loaded),
+            "data": os.fspath(data),
+            "split": split,
+            "images": len(images.names),
+            "contents": images.identity(),
+            "max_pixels": max_pixels,
+            "part_rows": PART_ROWS,
+            "tfvmf": tfvmf.__version__,
+        }
+        _check_plan(parts, plan, output, restart=restart)
+        # An empty batch tells the columns.
+        outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
+        schema = table.table_schema(outputs, labels=images.labels is not None)
+        _write_parts(parts, images, loaded, schema, batch_size)
+        result = _join(parts, images, output, schema, sort=bool(sort))
+        shutil.rmtree(parts)
+    return result
+
+
+class _FileImages:
+    """Files by position, their names, and their labels or None."""
+
+    def __init__(self, paths: Sequence[str], labels: Sequence[str] | None, max_pixels: int) -> None:
+        self._paths = paths
+        self._max_pixels = max_pixels
+        self.names = [_text(path) for path in paths]
+        self.labels = labels
+
+    def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
+        """The pixels of those that are not broken, and all errors, "" if there is none."""
+        pixels, errors = np.empty((len(rows), size, size, 3), np.uint8), [""] * len(rows)
+
+        def read_one(place: int) -> None:
+            path = self._paths[rows[place]]
+            try:
+                pixels[place] = read_image(path, size, max_pixels=self._max_pixels)
+            except UserError as error:
+                errors[place] = _text(str(error).removeprefix(f"{path}: "))
+
+        run_all(read_one, len(rows))
+        return pixels[[not error for error in errors]], errors
+
+    def tile(self, row: int) -> np.ndarray:
+        """A picture for the contact sheet."""
+        try:
+            return read_image(self._paths[row], sheet.TILE, max_pixels=self._max_pixels)
+        except UserError:  # it was there before
+            return np.full((sheet.TILE, sheet.TILE, 3), 200, np.uint8)
+
+    def identity(self) -> str:
+        """A hash that changes when the images do."""
+        digest = hashlib.sha256()
+        for path in self._paths:
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                digest.update(f"{status.st_size} {status.st_mtime_ns} ".encode())
+            digest.update(os.fsencode(path) + b"\0")
+        return digest.hexdigest()[:16]
+
+
+class _SourceImages:
+    """The same of a source without files."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.names = [f"{source.name}/{source.split}:{row}" for row in range(source.size)]
+        self.labels = _label_names(source.labels, source.class_names)
+
+    def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
+        """The pixels, and no errors."""
+        return self._source.images(rows.start, rows.stop), [""] * len(rows)
+
+    def tile(self, row: int) -> np.ndarray:
+        """A picture for the contact sheet."""
+        return resize_image(self._source.images(row, row + 1)[0], sheet.TILE)
+
+    def identity(self) -> str:
+        """A hash of some of the images, which stand for all."""
+        rows = np.unique(np.linspace(0, self._source.size - 1, 64).astype(int))
+        return hashlib.sha256(self._source.take(rows).tobytes()).hexdigest()[:16]
+
+
+_Images = _FileImages | _SourceImages
+
+
+def _list_files(data: str | os.PathLike[str], split: str, max_pixels: int) -> _FileImages | None:
+    """The files of a folder, or one file; None if `data` is another source."""
+    spec = os.fspath(data)
+    target = spec.removeprefix("folder:")
+    path = pathlib.Path(target).expanduser()
+    if spec == target and path.is_file() and path.suffix != ".npz":
+        return _FileImages([str(path)], None, max_pixels)
+    if spec != target or path.is_dir():
+        request = Request(spec=f"folder:{target}", target=target, split=split)
+        paths, labels, classes = list_files(request)
+        return _FileImages(paths, _label_names(labels, classes), max_pixels)
+    parse(data)
+    return None
+
+
+def _label_names(labels: np.ndarray | None, classes: list[str] | None) -> list[str] | None:
+    if labels is None:
+        return None
+    return [_text(classes[label] if classes else str(label)) for label in labels]
+
+
+def _text(name: str) -> str:
+    """A name that is not UTF-8 with an escape for each byte that is not."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+@contextlib.contextmanager
+def _claimed(parts: pathlib.Path, output: pathlib.Path) -> Iterator[None]:
+    """Makes the directory of parts, for one process; removes it if there are none in the end."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock(parts))
+        except UserError as error:  # about a run directory
+            reason = str(error).replace("--workdir=", "").replace("--workdir", "output")
+            raise UserError(f"output={output}: {reason}") from error
+        try:
+            yield
+        except OSError as error:
+            raise UserError(f"output={output} cannot be written: {error.strerror}") from error
+        finally:
+            if not list(parts.glob("*.arrow")):
+                shutil.rmtree(parts, ignore_errors=True)
+
+
+def _identity(model: EmbeddingModel) -> str:
+    """A hash of a model's weights, or of the whole export."""
+    try:
+        weights = model.encoder.variables
+    except UserError:
+        return fingerprint(model.path)[:16]
+    digest = hashlib.sha256()
+    for variable in weights:
+        digest.update(variable.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _check_plan(
+    parts: pathlib.Path, plan: dict[str, Any], output: pathlib.Path, *, restart: bool
+) -> None:
+    """Notes what the parts are of, or checks that those that are there are of the same."""
+    path = parts / "plan.json"
+    if restart:
+        for part in parts.glob("*.arrow"):
+            part.unlink()
+    if not list(parts.glob("*.arrow")):
+        write_json(path, plan)
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is missing or damaged: choose another output") from error
+    changed = [key for key in plan if found.get(key) != plan[key]]
+    if changed:
+        listed = ", ".join(f"{key} ({found.get(key)} -> {plan[key]})" for key in changed)
+        raise UserError(
+            f"output={output}: {parts.name} holds unfinished work of other images or another model:"
+            f" {listed}; choose another output, or restart (--restart) to do all again"
+        )
+
+
+def _write_parts(
+    parts: pathlib.Path,
+    images: _Images,
+    model: EmbeddingModel,
+    schema: pa.Schema,
+    batch_size: int,
+) -> None:
+    count, size = len(images.names), model.card["image_size"]
+    wanted = [range(start, min(start + PART_ROWS, count)) for start in range(0, count, PART_ROWS)]
+    missing = [rows for rows in wanted if not _part(parts, rows.start).exists()]
+    done = count - sum(map(len, missing))
+    with Progress(count, initial=done, unit="image", description="embedding ") as bar:
+        for rows in missing:
+            blocks = []
+            for start in range(rows.start, rows.stop, batch_size):
+                batch = range(start, min(start + batch_size, rows.stop))
+                pixels, errors = images.read(batch, size)
+                texts: dict[str, Sequence[str]] = {"error": errors}
+                texts["file"] = images.names[batch.start : batch.stop]
+                if images.labels is not None:
+                    texts["label"] = images.labels[batch.start : batch.stop]
+                outputs = model.embed(pixels, batch_size=batch_size, progress=False)
+                blocks.append(table.to_arrow(schema, texts, outputs))
+                bar.update(len(batch))
+            with (
+                replacing(_part(parts, rows.start)) as file,
+                pa.ipc.new_file(file, schema) as writer,
+            ):
+                writer.write_table(pa.concat_tables(blocks).combine_chunks())
+
+
+def _part(parts: pathlib.Path, start: int) -> pathlib.Path:
+    return parts / f"{start // PART_ROWS:06}.arrow"
+
+
+def _join(
+    parts: pathlib.Path, images: _Images, output: pathlib.Path, schema: pa.Schema, *, sort: bool
+) -> Embedded:
+    """Parts to the table and its sheet."""
+    count = len(images.names)
+    natural = np.arange(count)
+    kappa, good, accepted = np.empty(count, np.float32), np.empty(count, bool), 0
+    scalars = [name for name in ("error", "concentration", "accept") if name in schema.names]
+    start = 0
+    for block in _blocks(parts, natural)(scalars):
+        rows = slice(start, start := start + len(block))
+        kappa[rows] = table.to_numpy(block, "concentration")
+        good[rows] = table.to_numpy(block, "error") == ""
+        if "accept" in scalars:
+            accepted += int(table.to_numpy(block, "accept").sum())
+    lowest, highest = (
+        (float(kappa[good].min()), float(kappa[good].max())) if good.any() else (np.nan, np.nan)
+    )
+    told = lowest < highest or good.sum() == 1
+    order = np.argsort(kappa, kind="stable") if sort and told else natural  # broken ones last
+    with replacing(output) as file:
+        table.write_table(file, output.suffix, schema, count, _blocks(parts, order))
+    picture = None
+    if sort and told:
+        picture = output.with_suffix(".png")
+        drawn = order[: int(good.sum())]
+        least = drawn[: min(DRAWN, -(-len(drawn) // 2))]
+        most = drawn[len(least) :][::-1][:DRAWN]
+        halves = [
+            [sheet.Picture(images.tile(row), images.names[row], kappa[row]) for row in half]
+            for half in (least, most)
+        ]
+        sheet.write_sheet(halves[0], halves[1], picture)
+    return Embedded(
+        output=output,
+        images=count,
+        broken=count - int(good.sum()),
+        rejected=int(good.sum()) - accepted if "accept" in scalars else None,
+        lowest=lowest,
+        highest=highest,
+        sheet=picture,
+    )
+
+
+def _blocks(parts: pathlib.Path, order: np.ndarray) -> Callable[..., Iterator[pa.Table]]:
+    """The rows of all parts in an order, some at a time; parts are mapped, not read."""
+
+    def blocks(columns: Sequence[str]) -> Iterator[pa.Table]:
+        for start in range(0, len(order), table.ROWS):
+            rows = order[start : start + table.ROWS]
+            by_part = np.argsort(rows // PART_ROWS, kind="stable")
+            pieces = []
+            for number in np.unique(rows // PART_ROWS):
+                with pa.memory_map(str(_part(parts, number * PART_ROWS))) as file:
+                    part = pa.ipc.open_file(file).read_all().select(list(columns))
+                    chosen = rows[by_part][rows[by_part] // PART_ROWS == number]
+                    pieces.append(part.take(chosen % PART_ROWS))
+            yield pa.concat_tables(pieces).combine_chunks().take(np.argsort(by_part))
+
+    return blocks

@@ -1,0 +1,324 @@
+"""The table of results per image: one schema, as Parquet, NumPy or CSV. No TensorFlow here.
+
+| column | |
+| --- | --- |
+| `file` | the path, or `SOURCE/SPLIT:INDEX` where the source has no files |
+| `error` | why the file could not be read, "" if it could; all columns below it are then null |
+| `label` | name of the class, or its number where the classes have no names |
+| `features` | float32 [f] |
+| `mean_direction` | float32 [d], unit length |
+| `concentration`, `familiarity`, `confidence` | float32 |
+| `accept` | bool |
+| `class`, `class_probability` | the name of the predicted class, and float32 |
+
+A column that a model cannot fill is absent. The label is known of a broken file too. CSV has no
+vectors.
+"""
+
+import contextlib
+import csv
+import io
+import os
+import pathlib
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tfvmf.errors import UserError
+from tfvmf.files import csv_text, csv_text_back
+
+TEXTS = ("file", "error", "label", "class")
+VECTORS = ("features", "mean_direction")
+COLUMNS = (
+    *("file", "error", "label", *VECTORS, "concentration"),
+    *("familiarity", "confidence", "accept", "class", "class_probability"),
+)
+ROWS = 8192  # of a group in a Parquet file, and of what is held when a table is read or written
+
+Columns = dict[str, np.ndarray]
+# Names of columns -> tables of some rows each, in order. May be called several times.
+Blocks = Callable[[Sequence[str]], Iterator[pa.Table]]
+
+
+class Table:
+    """A table in a file, read when it is asked for.
+
+    `table["concentration"]` is one column, whole; `parts` streams. Text is an object array of str,
+    "" for null; vectors are [N, width]; numbers of a broken file are NaN, its `accept` is False.
+
+    Attributes:
+        path: The file, or the directory of Parquet files.
+        columns: Names, in the order of `COLUMNS`; others that the file may have are left out.
+    """
+
+    def __init__(
+        self, path: pathlib.Path, columns: Sequence[str], rows: int, blocks: Blocks
+    ) -> None:
+        self.path = path
+        self.columns = tuple(name for name in COLUMNS if name in columns)
+        self._rows, self._blocks = rows, blocks
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        parts = [part[name] for part in self.parts(name)]
+        return np.concatenate(parts) if parts else np.empty(0, object if name in TEXTS else float)
+
+    def parts(self, *columns: str) -> Iterator[Columns]:
+        """The rows in order, at most `ROWS` at a time.
+
+        Args:
+            *columns: Names of the columns to read; all by default.
+        """
+        if missing := [name for name in columns if name not in self.columns]:
+            raise UserError(
+                f"{self.path} has no column {', '.join(missing)}: it has {', '.join(self.columns)}"
+            )
+        names = columns or self.columns
+        with _damaged(self.path):
+            for block in self._blocks(names):
+                yield {name: to_numpy(block, name) for name in names}
+
+
+def read_table(path: str | os.PathLike[str]) -> Table:
+    """Opens a table that `tfvmf embed` wrote.
+
+    Args:
+        path: A `.parquet`, `.npz` or `.csv` file, or a directory of `.parquet` files, which are
+            read in the order of their names.
+
+    Raises:
+        UserError: There is no such file, or it is damaged or no such table.
+    """
+    path = pathlib.Path(path).expanduser()
+    opener = {".npz": _open_npz, ".csv": _open_csv}.get(path.suffix, _open_parquet)
+    with _damaged(path):
+        columns, rows, blocks = opener(path)
+    table = Table(path, columns, rows, blocks)
+    if table.columns[:2] != ("file", "error"):
+        raise UserError(f"{path} is not a table of tfvmf embed: it has no columns file and error")
+    return table
+
+
+def check_output(output: str | os.PathLike[str]) -> pathlib.Path:
+    """The path of a table to write; UserError unless its ending is known and its folder exists."""
+    path = pathlib.Path(output).expanduser()
+    if path.suffix not in _WRITERS or not path.parent.is_dir() or path.is_dir():
+        raise UserError(
+            f"output={path}: expected a name that ends in {', '.join(_WRITERS)}, in an existing "
+            "folder"
+        )
+    return path
+
+
+def table_schema(outputs: Mapping[str, np.ndarray], *, labels: bool) -> pa.Schema:
+    """The columns of a table.
+
+    Args:
+        outputs: What a model gives, of any number of images.
+        labels: Whether there is a column `label`.
+    """
+    fields = []
+    for name in COLUMNS:
+        if name in VECTORS and name in outputs:
+            fields.append(pa.field(name, pa.list_(pa.float32(), outputs[name].shape[1])))
+        elif name in ("file", "error") or name in outputs or (name == "label" and labels):
+            kind = pa.string() if name in TEXTS else pa.float32()
+            fields.append(pa.field(name, pa.bool_() if name == "accept" else kind))
+    return pa.schema(fields)
+
+
+def to_arrow(
+    schema: pa.Schema, texts: Mapping[str, Sequence[str]], outputs: Mapping[str, np.ndarray]
+) -> pa.Table:
+    """Rows of a table.
+
+    Args:
+        schema: See `table_schema`.
+        texts: `file`, `error` and maybe `label` of N images.
+        outputs: What the model gave for those without an error, in their order.
+    """
+    good = np.array([not error for error in texts["error"]], bool)
+    arrays = []
+    for field in schema:
+        if field.name in texts:
+            arrays.append(pa.array(texts[field.name], field.type))
+            continue
+        values = outputs[field.name]
+        spread = np.zeros((len(good), *values.shape[1:]), values.dtype)
+        spread[good] = values
+        if field.name in VECTORS:
+            flat = pa.array(spread.reshape(-1), pa.float32())
+            size = values.shape[1]
+            arrays.append(pa.FixedSizeListArray.from_arrays(flat, size, mask=pa.array(~good)))
+        else:
+            arrays.append(pa.array(spread, field.type, mask=~good))
+    return pa.table(arrays, schema=schema)
+
+
+def to_numpy(block: pa.Table, name: str) -> np.ndarray:
+    """One column of some rows, see `Table`."""
+    column = block[name].combine_chunks()
+    if name in TEXTS:
+        return np.array([text or "" for text in column.to_pylist()], object)
+    if name == "accept":
+        return column.fill_null(False).to_numpy(zero_copy_only=False).astype(bool)
+    if name not in VECTORS:
+        return column.to_numpy(zero_copy_only=False).astype(np.float32)
+    good = column.is_valid().to_numpy(zero_copy_only=False)
+    flat = column.flatten().to_numpy(zero_copy_only=False)  # without the null rows
+    size = column.type.list_size if pa.types.is_fixed_size_list(column.type) else -1
+    values = flat.reshape(int(good.sum()), size if good.any() else max(size, 0))
+    spread = np.full((len(good), values.shape[1]), np.nan, np.float32)
+    spread[good] = values
+    return spread
+
+
+def write_table(file: BinaryIO, kind: str, schema: pa.Schema, rows: int, blocks: Blocks) -> None:
+    """Writes a table, block by block.
+
+    Args:
+        file: Where to.
+        kind: `.parquet`, `.npz` or `.csv`.
+        schema: Its columns.
+        rows: Its number of rows.
+        blocks: Gives the rows.
+    """
+    _WRITERS[kind](file, schema, rows, blocks)
+
+
+def _write_parquet(file: BinaryIO, schema: pa.Schema, rows: int, blocks: Blocks) -> None:
+    del rows
+    repeated = [name for name in ("error", "label", "class") if name in schema.names]
+    with pq.ParquetWriter(file, schema, use_dictionary=repeated) as writer:
+        for block in blocks(schema.names):
+            writer.write_table(block)
+
+
+def _write_npz(file: BinaryIO, schema: pa.Schema, rows: int, blocks: Blocks) -> None:
+    # `np.savez` would need all arrays at once. Here a column is read as often as it takes.
+    with zipfile.ZipFile(file, "w") as archive:
+        for field in schema:
+            name = field.name
+            shape = (rows, field.type.list_size) if name in VECTORS else (rows,)
+            dtype: np.dtype = np.dtype(bool if name == "accept" else np.float32)
+            if name in TEXTS:
+                lengths = (len(text) for block in blocks([name]) for text in to_numpy(block, name))
+                dtype = np.dtype(f"<U{max(lengths, default=0) or 1}")
+            header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+            # A ZipInfo without a time: the same table gives the same bits.
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array_header_1_0(member, header)
+                for block in blocks([name]):
+                    member.write(to_numpy(block, name).astype(dtype).tobytes())
+
+
+def _write_csv(file: BinaryIO, schema: pa.Schema, rows: int, blocks: Blocks) -> None:
+    del rows
+    names = [name for name in schema.names if name not in VECTORS]
+    text = io.TextIOWrapper(file, "utf-8", newline="")
+    writer = csv.writer(text)  # with \r\n: only then Python 3.11 quotes a \r within a cell
+    writer.writerow(names)
+    for block in blocks(names):
+        columns = [_csv_cells(block, name) for name in names]
+        writer.writerows(zip(*columns, strict=True))
+    text.detach()
+
+
+_WRITERS = {".parquet": _write_parquet, ".npz": _write_npz, ".csv": _write_csv}
+
+
+def _csv_cells(block: pa.Table, name: str) -> Iterator[str]:
+    if name == "accept":
+        words = {True: "true", False: "false", None: ""}
+        return (words[value] for value in block[name].to_pylist())
+    values = to_numpy(block, name)
+    if name in TEXTS:
+        return map(csv_text, values)
+    return ("" if np.isnan(value) else str(value) for value in values)  # the shortest that is exact
+
+
+def _open_parquet(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not files:
+        raise UserError(f"{path}: there are no .parquet files in this folder")
+    found = [pq.read_metadata(file) for file in files]
+    columns = found[0].schema.to_arrow_schema().names
+    for file, other in zip(files, found, strict=True):
+        if other.schema.to_arrow_schema().names != columns:
+            raise UserError(f"{file} has other columns than {files[0].name} beside it")
+
+    def blocks(names: Sequence[str]) -> Iterator[pa.Table]:
+        for file in files:
+            with pq.ParquetFile(file) as opened:
+                for batch in opened.iter_batches(ROWS, columns=list(names)):
+                    yield pa.Table.from_batches([batch])
+
+    return columns, sum(each.num_rows for each in found), blocks
+
+
+def _open_npz(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:
+    with np.load(path, allow_pickle=False) as archive:
+        columns, rows = list(archive), len(archive["error"]) if "error" in archive else 0
+
+    def blocks(names: Sequence[str]) -> Iterator[pa.Table]:
+        with np.load(path, allow_pickle=False) as archive:
+            columns = {name: archive[name] for name in names}
+        for start in range(0, rows, ROWS):
+            yield pa.table(
+                {name: _to_list(column[start : start + ROWS]) for name, column in columns.items()}
+            )
+
+    return columns, rows, blocks
+
+
+def _to_list(values: np.ndarray) -> pa.Array:
+    if values.ndim == 1:
+        return pa.array(values)
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+
+
+def _open_csv(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:
+    def lines() -> Iterator[list[str]]:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from csv.reader(file, strict=True)
+
+    columns = next(lines(), [])
+
+    def blocks(names: Sequence[str]) -> Iterator[pa.Table]:
+        found = lines()
+        next(found)
+        while chunk := [line for _, line in zip(range(ROWS), found, strict=False)]:
+            cells = dict(zip(columns, zip(*chunk, strict=True), strict=True))
+            yield pa.table({name: _from_cells(cells[name], name) for name in names})
+
+    return columns, sum(1 for _ in lines()) - 1, blocks
+
+
+def _from_cells(cells: Sequence[str], name: str) -> pa.Array:
+    if name in TEXTS:
+        return pa.array([csv_text_back(cell) for cell in cells], pa.string())
+    if name == "accept":
+        return pa.array([cell == "true" for cell in cells], pa.bool_())
+    return pa.array([float(cell) if cell else None for cell in cells], pa.float32())
+
+
+@contextlib.contextmanager
+def _damaged(path: pathlib.Path) -> Iterator[None]:
+    """Turns whatever a damaged file raises into one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path}: there is no such file; expected a table of tfvmf embed"
+        ) from error
+    except (OSError, ValueError, KeyError, EOFError, csv.Error, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{path} is not a table of tfvmf embed, or damaged: {reason}") from error
