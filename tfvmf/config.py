@@ -39,7 +39,7 @@ SETTINGS: dict[str, Setting] = {
     "data.eval_split": Setting("test", "the split for monitor and suites"),
     "data.eval_source": Setting("", "labeled data for monitor and suites; empty: data.source"),
     "data.data_dir": Setting("", "where TFDS finds prepared data sets"),
-    "data.image_size": Setting(32, "height and width of images", low=8),
+    "data.image_size": Setting(32, "height and width of images", low=8, below=8193),
     "data.memory_limit_gib": Setting(2.0, "larger data sets are read from disk", low=0),
     "data.max_pixels": Setting(MAX_PIXELS, "larger images are refused, undecoded", low=1),
     # What each means in detail, and its bounds: tfvmf.data.Augmentation.
@@ -60,10 +60,10 @@ SETTINGS: dict[str, Setting] = {
     "augment.noise_sigma_max": Setting(0.0, "largest sigma of Gaussian noise"),
     "augment.noise_probability": Setting(1.0, "probability of noise"),
     "model.backbone": Setting("resnet18", "the network", choices=tuple(BACKBONES)),
-    "model.width": Setting(64, "channels of the network's first stage", low=1),
+    "model.width": Setting(64, "channels of the network's first stage", low=1, below=4097),
     "model.stem": Setting("cifar", "first layers, for small or large images", choices=STEMS),
-    "model.dimension": Setting(128, "length of the mean direction", low=2),
-    "model.hidden": Setting(512, "units of the heads' hidden layers", low=1),
+    "model.dimension": Setting(128, "length of the mean direction", low=2, below=65537),
+    "model.hidden": Setting(512, "units of the heads' hidden layers", low=1, below=65537),
     "model.dropout": Setting(
         0.0, "probability of dropping a channel or a hidden unit of a head", low=0, below=1
     ),

@@ -1,64 +1,190 @@
-"""Files that are written whole or not at all."""
+"""Files: paths are literal, writes are whole or not at all, a disk that refuses is one line."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
+import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from tfvmf.errors import UserError
+
+Path = str | os.PathLike[str]
+
+_FULL = [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
+_REFUSED = [
+    os.strerror(code)
+    for code in (
+        *(errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+        *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+    )
+]
+_ELSEWHERE = "choose another place"
+
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file that takes its name once it is written, and vanishes if that fails."""
-    path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def writing(path: Path, *, advice: str = _ELSEWHERE, then: str = "") -> Iterator[None]:
+    """Turns what the system refuses to write into one line.
+
+    Args:
+        path: What is written, for the message.
+        advice: What to do where there is no right to write.
+        then: What to do after there is room, or after the advice.
+    """
     try:
-        with temporary.open("wb") as file:
-            yield file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except Exception as error:
+        text = getattr(error, "strerror", None) or str(error)
+        # TensorFlow and HDF5 put the system's words among many of their own.
+        reason = next((words for words in (*_FULL, *_REFUSED) if words in text), "")
+        if isinstance(error, UserError) or not (reason or isinstance(error, OSError)):
+            raise
+        remedy = "make room" if reason in _FULL else advice
+        raise UserError(
+            f"{os.fspath(path)} cannot be written: {reason or text}: {remedy}{then}"
+        ) from error
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes its name once it is written, and vanishes if that fails.
+
+    Its directory is made if need be.
+    """
+    path = pathlib.Path(path)
+    temporary = path.with_name(f".{path.name}{_mark()}")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
+        try:
+            with temporary.open("wb") as file:
+                yield file
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def scratch(directory: Path, *, advice: str = _ELSEWHERE) -> Iterator[pathlib.Path]:
+    """A new directory inside `directory`; removed in the end, with all that is left in it."""
+    with writing(directory, advice=advice):
+        os.makedirs(directory, exist_ok=True)
+        _sweep(pathlib.Path(directory))
+        place = tempfile.mkdtemp(prefix=".", suffix=_mark(), dir=directory)
+        try:
+            yield pathlib.Path(place)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _mark() -> str:
+    """How the names of this process's temporary files end."""
+    return f".{socket.gethostname()}-{os.getpid()}.tmp"
+
+
+def _sweep(directory: pathlib.Path) -> None:
+    """Removes temporary files of processes of this machine that were killed."""
+    name = re.compile(rf"\..*\.{re.escape(socket.gethostname())}-(\d{{1,9}})\.tmp")
+    with contextlib.suppress(OSError):  # somebody else's
+        for entry in os.listdir(directory):
+            found, path = name.fullmatch(entry), directory / entry
+            if found and not _alive(int(found[1])):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is somebody else's
+        return True
+    return True
+
+
+def write_text(path: Path, text: str) -> None:
     """Writes a text file; bytes of file names that are no text are written as their codes."""
     with replacing(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
-def write_json(path: str | os.PathLike[str], content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
     """Writes a JSON file."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what the system refuses to read into one line."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{os.fspath(path)} cannot be read: {reason}") from error
+
+
+def read_text(path: Path) -> str | None:
+    """The text of a file, None if there is none.
+
+    Raises:
+        UserError: It is there and cannot be read: that is not the same as absent.
+    """
+    with reading(path):
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise UserError(f"{os.fspath(path)} is not a file: expected one")
+            return pathlib.Path(path).read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
+            if os.path.islink(path):  # to a disk that is not there
+                raise
+            return None
+
+
+@contextlib.contextmanager
+def literal(directory: Path) -> Iterator[str]:
+    """A path to the same directory that TensorFlow's readers do not take for a pattern."""
+    directory = pathlib.Path(directory).absolute()
+    if not set(str(directory)) & set("*?[\\"):
+        yield str(directory)
+        return
+    with tempfile.TemporaryDirectory(prefix="tfvmf-") as place:
+        link = os.path.join(place, "link")
+        os.symlink(directory, link)
+        yield link
+
+
+def copy(source: Path, target: Path) -> None:
     """Copies a file or a directory, in place of what the target was."""
     source, target = pathlib.Path(source), pathlib.Path(target)
     if source.is_file():
-        with source.open("rb") as reading, replacing(target) as writing:
-            shutil.copyfileobj(reading, writing)
+        with source.open("rb") as reading, replacing(target) as file:
+            shutil.copyfileobj(reading, file)
         return
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
-        shutil.copytree(source, pathlib.Path(scratch) / "new")
+    with scratch(target.parent) as place:
+        shutil.copytree(source, place / "new")
         shutil.rmtree(target, ignore_errors=True)
-        (pathlib.Path(scratch) / "new").replace(target)
+        (place / "new").replace(target)
 
 
-def fingerprint(path: str | os.PathLike[str]) -> str:
+def fingerprint(path: Path) -> str:
     """A hash of a file, or of all files of a directory with their names."""
     path = pathlib.Path(path)
     digest = hashlib.sha256()
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    for file in files:
-        name = file.relative_to(path).as_posix()
-        digest.update(f"{name}\0{file.stat().st_size}\0".encode(errors="surrogateescape"))
-        with file.open("rb") as content:
-            while block := content.read(1 << 20):
-                digest.update(block)
+    with reading(path):
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        for file in files:
+            name = file.relative_to(path).as_posix()
+            digest.update(f"{name}\0{file.stat().st_size}\0".encode(errors="surrogateescape"))
+            with file.open("rb") as content:
+                while block := content.read(1 << 20):
+                    digest.update(block)
     return digest.hexdigest()[:32]
 
 

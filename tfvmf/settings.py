@@ -1,6 +1,7 @@
 """What a setting is: its default, its bounds and what it means. Nothing here needs TensorFlow."""
 
 import dataclasses
+import math
 from typing import Any
 
 import ml_collections
@@ -47,9 +48,16 @@ class Setting:
     def check(self, key: str, value: Any) -> None:
         """Raises a UserError if `value` cannot be meant; `key` is the setting's dotted name."""
         given = f"--config.{key}={value}"
+        kind = type(self.default)
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise UserError(f"{given} is of the wrong type: expected {kind.__name__}")
+        if kind is str and "\0" in value:
+            raise UserError(f"--config.{key} holds a NUL character: expected text")
+        # Negated comparisons: they also refuse NaN.
+        if kind is not str and not abs(value) < (math.inf if kind is float else 2**31):
+            raise UserError(f"{given} is not a number that can be meant")
         if self.choices and value not in self.choices:
             raise UserError(f"{given} is unknown: use one of {', '.join(self.choices)}")
-        # Negated comparisons: they also refuse NaN.
         if self.low is not None and not value >= self.low:
             raise UserError(f"{given} is too small: use at least {self.low}")
         if self.above is not None and not value > self.above:
@@ -79,11 +87,13 @@ def get(config: ml_collections.ConfigDict, key: str) -> Any:
     return config
 
 
-def flatten(config: ml_collections.ConfigDict, prefix: str = "") -> dict[str, object]:
+def flatten(
+    config: ml_collections.ConfigDict | dict[str, Any], prefix: str = ""
+) -> dict[str, object]:
     """All settings of a configuration as {dotted key: value}."""
     flat: dict[str, object] = {}
     for key, value in config.items():
-        if isinstance(value, ml_collections.ConfigDict):
+        if isinstance(value, ml_collections.ConfigDict | dict):
             flat.update(flatten(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value

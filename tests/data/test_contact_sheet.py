@@ -43,5 +43,6 @@ def test_views_are_written_as_png(tmp_path):
     rows = np.linspace(0, 399, 10).astype(int)  # from all over the source
     expected = views_sheet(source.array[rows], Augmentation(size=48), seed=5)
     np.testing.assert_array_equal(drawn, expected)
-    with pytest.raises(UserError, match=r"/no/such/folder/views\.png cannot be written"):
-        contact_sheet.write_views(source, Augmentation(size=8), "/no/such/folder/views.png")
+    below = tmp_path / "views.png" / "views.png"
+    with pytest.raises(UserError, match=r"views\.png/views\.png cannot be written: File exists"):
+        contact_sheet.write_views(source, Augmentation(size=8), below)

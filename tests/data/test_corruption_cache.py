@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers.disks import full_disk
 
 from tfvmf.data import corruptions
 from tfvmf.data.corruptions import cache
@@ -123,13 +124,11 @@ def test_nothing_half_written(tmp_path, images, labels, monkeypatch):
     assert cache.open_cache(tmp_path, "brightness", expected_images=COUNT)(5).any()
 
 
-def test_full_disk(tmp_path, images, labels, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(cache, "_write_rows", full)
-    with pytest.raises(UserError, match=r"cannot write .*: No space left"):
-        cache.write_cache(tmp_path, images, labels, names=NAMES)
+def test_full_disk(tmp_path, images, labels):
+    with full_disk(tmp_path / "disk", filled=True):
+        with pytest.raises(UserError, match=r"json cannot be written: No space left"):
+            cache.write_cache(tmp_path / "disk" / "c", images, labels, names=NAMES)
+        assert list((tmp_path / "disk" / "c").iterdir()) == []
 
 
 def test_never_overwrites_official_files(official, images, labels):

@@ -126,7 +126,7 @@ def test_a_cache_that_could_not_be_finished_leaves_nothing_behind():
         yield np.zeros((1, 8, 8, 3), np.uint8)
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(UserError, match="No space left on device; set TFVMF_CACHE"):
+    with pytest.raises(UserError, match="No space left on device: make room, or set TFVMF_CACHE"):
         cache.load_or_build({"name": "x"}, (2, 8, 8, 3), chunks=chunks, columns=dict)
     assert [path.suffix for path in cache.cache_dir().iterdir()] == [".lock"]
 

@@ -34,7 +34,7 @@ def test_what_is_known_is_told(judge):
     assert judge([own, fine, bad]) == (1, ["pillow 11.0.0: CVE-1, fixed in 13.0.0"])
 
 
-# Fixed in these: the last versions before them have known vulnerabilities.
+# `good` is where the known vulnerabilities are fixed, `bad` is any version before.
 @pytest.mark.parametrize(
     ("name", "bad", "good"),
     [("pillow", "12.3.0", "13.0.0"), ("keras", "3.13.1", "3.13.2"), ("jinja2", "3.1.5", "3.1.6")],

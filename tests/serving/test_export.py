@@ -137,7 +137,7 @@ def test_versions_follow_one_another_and_failure_leaves_none(exported, tmp_path,
         raise OSError("disk full")
 
     monkeypatch.setattr(export, "_check", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(UserError, match="disk full"):
         serving.export_model(exported.workdir, tmp_path)
     assert sorted(tmp_path.iterdir()) == before
 

@@ -251,6 +251,7 @@ def test_an_ensemble_names_its_members(tmp_path):
 
 def test_a_head_fitted_to_features_takes_no_images(tmp_path):
     settings = {"fit_kappa.kind": "features", "fit_kappa.method": "simclr"}
+    settings["fit_kappa.model"] = "features.npz"
     workdir = make_run(tmp_path / "head", method="fit_kappa", **settings)
     with pytest.raises(UserError, match="head that was fitted to features"):
         tfvmf.load(workdir)

@@ -3,12 +3,13 @@ import os
 import pytest
 
 from tfvmf.errors import UserError
-from tfvmf.serving.export import new_directory, publish
+from tfvmf.files import scratch
+from tfvmf.serving.export import publish
 from tfvmf.serving.loader import versions
 
 
 def write(directory):
-    with new_directory(directory) as place:
+    with scratch(directory) as place:
         written = place / "model"
         written.mkdir()
         (written / "saved_model.pb").write_text("model")
@@ -37,7 +38,7 @@ def test_the_next_number_after_the_largest(tmp_path):
 
 
 def test_while_it_is_written_no_name_is_a_number(tmp_path):
-    with new_directory(tmp_path) as place:
+    with scratch(tmp_path) as place:
         (place / "model").mkdir()
         assert [entry.name.isdigit() for entry in tmp_path.iterdir()] == [False]
         assert place.parent == tmp_path  # the same file system: a rename is one step
@@ -45,7 +46,7 @@ def test_while_it_is_written_no_name_is_a_number(tmp_path):
 
 def test_what_fails_leaves_nothing(tmp_path):
     def interrupted():
-        with new_directory(tmp_path) as place:
+        with scratch(tmp_path) as place:
             (place / "model").mkdir()
             raise KeyboardInterrupt
 
@@ -71,5 +72,8 @@ def test_two_exports_at_once_get_two_numbers(tmp_path, monkeypatch):
 
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="output="), new_directory(tmp_path / "file" / "below"):
+    with (
+        pytest.raises(UserError, match="below cannot be written: Not a directory"),
+        scratch(tmp_path / "file" / "below"),
+    ):
         pass

@@ -1,13 +1,18 @@
 import contextlib
+import json
 import os
+import pathlib
 import shutil
 import signal
+import tempfile
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.disks import as_nobody
 from helpers.states import Trained
+from helpers.tiny import tiny_config
 from helpers.untrained import make_run
 
 from tfvmf import training
@@ -205,5 +210,80 @@ def test_a_second_run_in_a_directory_is_refused_until_the_first_ends(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", '{"config": {}}', "[1]", "\xff"])
 def test_a_damaged_config_is_named(tmp_path, text):
     (tmp_path / "config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(UserError, match=r"config\.json is damaged"):
+        run_directory.read(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["file", "loop", "dangling"])
+def test_checkpoints_that_cannot_be_read_are_not_taken_for_none(tmp_path, kind):
+    place = tmp_path / "checkpoints"
+    place.write_text("") if kind == "file" else place.symlink_to({"loop": place}.get(kind, "no"))
+    with pytest.raises(UserError, match="checkpoints cannot be read"):
+        Trained(tmp_path).restored()
+
+
+@pytest.mark.parametrize("part", [".", "step-10.index", "step-10.data-00000-of-00001"])
+def test_checkpoints_without_the_right_to_read_them(part):
+    with tempfile.TemporaryDirectory() as name:
+        workdir = pathlib.Path(name)
+        Trained(workdir).save(9)
+        Trained(workdir).save(10)
+        workdir.chmod(0o755)
+        (workdir / "checkpoints" / part).chmod(0)
+        found = as_nobody(lambda: checkpoints.newest_intact(workdir))
+    assert found.startswith("UserError: ")
+    assert found.endswith("cannot be read: Permission denied")
+
+
+def test_a_directory_whose_name_is_a_pattern(tmp_path):
+    run = tmp_path / "run[x]"
+    make_run(run)
+    _, _, step = training.load_method(run)
+    assert step == 7
+    Trained(tmp_path / "[a]*").save(3)
+    assert Trained(tmp_path / "[a]*").restored() == (3, 3.0)
+
+
+def change(path, key, value):
+    """Changes one field of a configuration."""
+    content = json.loads(path.read_text())
+    section = content["config"]
+    *sections, last = key.split(".")
+    for name in sections:
+        section = section[name]
+    section[last] = value
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("epochs", None, "epochs=None is of the wrong type: expected int"),
+        ("epochs", {"a": 1}, "unknown settings: epochs.a"),
+        ("model", 3, "unknown settings: model"),
+        ("model.depth", 3, "unknown settings: model.depth"),
+        ("model.width", True, "model.width=True"),
+        ("model.width", 10**6, "must be below 4097"),
+        ("seed", 2**40, "not a number that can be meant"),
+        ("seed", [1], "seed"),
+        ("optimizer.learning_rate", float("nan"), "not a number that can be meant"),
+        ("optimizer.learning_rate", 10**400, "damaged"),
+        ("method", "simclr_vmff", "did you mean simclr_vmf"),
+        ("fit_kappa.method", "no_such_method", "no_such_method"),
+        ("data.source", "folder:/a\0b", "NUL"),
+        ("update", {"epochs": 1}, "unknown settings: update.epochs"),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_named(tmp_path, key, value, words):
+    run_directory.write_or_check_config(tmp_path, tiny_config(), {"num_classes": 10})
+    change(tmp_path / "config.json", key, value)
+    with pytest.raises(UserError, match=r"config\.json is damaged, or of another") as error:
+        run_directory.read(tmp_path)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("facts", [None, 3, {"num_classes": "10"}, {"num_classes": -1}])
+def test_facts_that_cannot_be_meant(tmp_path, facts):
+    run_directory.write_or_check_config(tmp_path, tiny_config(), facts)
     with pytest.raises(UserError, match=r"config\.json is damaged"):
         run_directory.read(tmp_path)

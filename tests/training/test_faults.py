@@ -1,21 +1,22 @@
 """What happens to a run when the world is not as it should be."""
 
-import contextlib
 import os
 import pathlib
 import re
-import resource
 import subprocess
+from shutil import copytree
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.disks import full_disk, small_files
 from helpers.states import Trained, assert_equal_weights, weights
 from helpers.tiny import tiny_config
+from helpers.untrained import make_run
 from PIL import Image
 
-from tfvmf import models, training
+from tfvmf import embedding, evaluation, models, posthoc, serving, training
 from tfvmf.errors import UserError
 from tfvmf.methods import METHODS, build_method
 from tfvmf.training import run_directory
@@ -159,35 +160,6 @@ def test_a_run_that_goes_on_in_this_directory_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-@contextlib.contextmanager
-def full_disk(directory):
-    """A disk of 2 MiB, for those who may mount one."""
-    directory.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tfvmf-test", str(directory)],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip("needs the right to mount a small disk")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(directory)], check=True)
-
-
-@contextlib.contextmanager
-def small_files(directory):
-    """Files of at most 150 kB: what a quota does, for those who may not mount."""
-    directory.mkdir()
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("disk", [full_disk, small_files])
 def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, disk):
     with disk(tmp_path / "disk"):
@@ -198,6 +170,57 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, disk):
             big.save(2)
         assert Trained(workdir, units=2000).restored() == (1, 1.0)
         assert not (workdir / "checkpoints" / ".partial").exists()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("trained") / "run")
+
+
+WRITERS = {
+    "train": lambda run, disk: training.train(tiny_config(), disk / "out"),
+    "fit_kappa": lambda run, disk: posthoc.fit_kappa(run, disk / "out", changes={"epochs": 1}),
+    "evaluate": lambda run, disk: evaluation.probe(
+        evaluation.subject_from_run(run, directory=disk / "out"), max_images=50
+    ),
+    "export": lambda run, disk: serving.export_model(run, disk / "out"),
+    "embed": lambda run, disk: embedding.embed(
+        run, "digits", disk / "out.npz", sort="concentration"
+    ),
+    "draw_views": lambda run, disk: training.draw_views(tiny_config(), disk / "out.png"),
+}
+
+
+@pytest.mark.parametrize("state", ["filled", "read_only"])
+@pytest.mark.parametrize("name", WRITERS)
+def test_whoever_writes_says_in_a_line_that_there_is_no_room(tmp_path, trained, name, state):
+    disk = tmp_path / "disk"
+    words = {"filled": "No space left on device: make room", "read_only": "Read-only file system: "}
+    with full_disk(disk, **{state: True}):
+        with pytest.raises(UserError, match=rf"out.* cannot be written: {words[state]}"):
+            WRITERS[name](trained, disk)
+        assert [path for path in disk.rglob("*") if path.suffix == ".tmp"] == []
+
+
+def test_a_run_that_cannot_be_written_is_evaluated_elsewhere(tmp_path, trained):
+    disk = tmp_path / "disk"
+    with full_disk(disk, read_only=True, prepare=lambda disk: copytree(trained, disk / "run")):
+        refused = evaluation.subject_from_run(disk / "run")
+        with pytest.raises(UserError, match=r"Read-only .*: write elsewhere with --output=DIR"):
+            evaluation.probe(refused, max_images=50)
+        subject = evaluation.subject_from_run(disk / "run", directory=tmp_path / "out")
+        evaluation.probe(subject, max_images=50)
+    assert (tmp_path / "out" / "probe" / "results.json").exists()
+
+
+def test_a_run_in_a_directory_whose_name_is_a_pattern(tmp_path, trained):
+    run = copytree(trained, tmp_path / "run[x]")
+    exported = serving.export_model(run, tmp_path / "models[x]")
+    images = np.zeros((1, 16, 16, 3), np.uint8)
+    expected = serving.load(trained).embed(images)["features"]
+    for model in (run, exported):
+        found = serving.load(model).embed(images)["features"]
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.slow

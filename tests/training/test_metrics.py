@@ -75,3 +75,19 @@ def test_a_full_disk_is_told_in_a_line(tmp_path):
             writer.write(1, {"loss": 1.0})
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), writer._file.fileno())
+
+
+def test_damage_in_the_middle_loses_no_other_line(tmp_path):
+    garbage = [b"{", b"3", b'{"loss": 1}', b'{"step": "5"}', b'{"step": 5, "loss": null}', b"["]
+    garbage += [b'{"step": 5, "loss": ' + b"9" * 999 + b"}", b"[" * 100_000, b"\0\xff"]
+    lines = [b'{"step": 1}', *garbage, b'{"step": 6, "loss": NaN}', b'{"step": 7}']
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 6, 7]
+    MetricsWriter(tmp_path, step=6).close()
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 6]
+
+
+def test_lines_that_cannot_be_read_are_not_taken_for_none(tmp_path):
+    (tmp_path / "metrics.jsonl").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"metrics\.jsonl cannot be read"):
+        MetricsWriter(tmp_path, step=0)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tfvmf.errors import UserError
+from tfvmf.files import writing
 
 _GIB = 2**30
 
@@ -49,16 +50,12 @@ def load_or_build(
     text = json.dumps({**identity, "shape": shape}, sort_keys=True)
     slug = re.sub(r"[^A-Za-z0-9]+", "-", str(identity.get("name", "images"))).strip("-")
     folder = cache_dir() / f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    try:
+    elsewhere = "set TFVMF_CACHE to another folder"
+    with writing(folder, advice=elsewhere, then=f", or {elsewhere}"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _lock(folder.with_suffix(".lock")):
             if not _complete(folder, text, shape):
                 _build(folder, text, shape, chunks=chunks, columns=columns)
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot write the image cache: {error.strerror or error}; set TFVMF_CACHE "
-            "to a folder with room"
-        ) from error
     images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
     with np.load(folder / "columns.npz", allow_pickle=False) as stored:
         return images, dict(stored)

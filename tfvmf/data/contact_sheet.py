@@ -10,7 +10,6 @@ from PIL import Image
 from tfvmf.counter_random import example_seeds
 from tfvmf.data.augment import Augmentation
 from tfvmf.data.base import Source
-from tfvmf.errors import UserError
 from tfvmf.files import replacing
 
 _TILE = 96  # pixels, so that an image of 32x32 can be seen
@@ -64,11 +63,8 @@ def _lay_out(tiles: np.ndarray, *, columns: int) -> np.ndarray:
 
 
 def _write(sheet: Image.Image, path: str | os.PathLike[str]) -> None:
-    try:
-        with replacing(pathlib.Path(path).expanduser()) as file:
-            sheet.save(file, format="PNG")
-    except OSError as error:
-        raise UserError(f"{os.fspath(path)} cannot be written: {error.strerror}") from error
+    with replacing(pathlib.Path(path).expanduser()) as file:
+        sheet.save(file, format="PNG")
 
 
 def _resized(image: np.ndarray, size: int) -> np.ndarray:

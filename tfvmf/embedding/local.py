@@ -21,7 +21,7 @@ from tfvmf.data.images import read_image, resize_image, run_all
 from tfvmf.data.sources import parse
 from tfvmf.embedding import sheet, table
 from tfvmf.errors import UserError
-from tfvmf.files import fingerprint, replacing, write_json
+from tfvmf.files import fingerprint, replacing, write_json, writing
 from tfvmf.progress import Progress
 from tfvmf.serving import EmbeddingModel, load
 from tfvmf.settings import MAX_PIXELS
@@ -233,9 +233,8 @@ def _claimed(parts: pathlib.Path, output: pathlib.Path) -> Iterator[None]:
             reason = str(error).replace("--workdir=", "").replace("--workdir", "output")
             raise UserError(f"output={output}: {reason}") from error
         try:
-            yield
-        except OSError as error:
-            raise UserError(f"output={output} cannot be written: {error.strerror}") from error
+            with writing(f"output={output}"):
+                yield
         finally:
             if not list(parts.glob("*.arrow")):
                 shutil.rmtree(parts, ignore_errors=True)

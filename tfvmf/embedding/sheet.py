@@ -9,7 +9,6 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from tfvmf.errors import UserError
 from tfvmf.files import replacing
 
 TILE = 112  # pixels
@@ -56,11 +55,8 @@ def write_sheet(
             for line, words in enumerate(caption.split("\n")):
                 color = "gray" if line == 2 else "black"
                 pen.text((left, top + TILE + line * _LINE), words, fill=color, font=text)
-    try:
-        with replacing(path) as file:
-            sheet.save(file, format="PNG")
-    except OSError as error:
-        raise UserError(f"{os.fspath(path)} cannot be written: {error.strerror}") from error
+    with replacing(path) as file:
+        sheet.save(file, format="PNG")
 
 
 def _lines(file: str, font: ImageFont.FreeTypeFont) -> str:

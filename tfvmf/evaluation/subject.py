@@ -16,6 +16,7 @@ from tfvmf.data import Augmentation, Source
 from tfvmf.errors import UserError
 from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
 from tfvmf.evaluation.suites import NotApplicable, Options
+from tfvmf.files import scratch
 from tfvmf.methods import Method
 from tfvmf.progress import Progress
 from tfvmf.training import checkpoints
@@ -172,9 +173,10 @@ class Subject:
         """Where a suite writes; None if it should not."""
         if self.directory is None:
             return None
-        path = pathlib.Path(self.directory).expanduser() / suite
-        path.mkdir(parents=True, exist_ok=True)
-        return path
+        path = pathlib.Path(self.directory).expanduser()
+        # What could not be written in the end is refused at once.
+        with scratch(path, advice="write elsewhere with --output=DIR"):
+            return path / suite
 
     def at(self, checkpoint: str | pathlib.Path) -> "Subject":
         """The same run at another of its checkpoints, with the same sources."""

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from tfvmf.errors import UserError
+from tfvmf.files import literal
 
 _SHOWN = 8  # operations in a message
 # `tf.saved_model.save` adds two functions with these, which TensorFlow Serving calls.
@@ -41,7 +42,8 @@ def load_saved_model(path: str | os.PathLike[str], *, trust_model: bool = False)
             "it, load it with --trust_model (in Python: trust_model=True)"
         )
     try:
-        return tf.saved_model.load(os.fspath(path))
+        with literal(path) as place:
+            return tf.saved_model.load(place)
     except Exception as error:  # whatever an unknown graph raises
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{path} cannot be loaded as a SavedModel: {reason}") from error

@@ -167,7 +167,7 @@ def fit_config(
 def kind_of(model: pathlib.Path) -> str:
     """The kind of a model by what is there: `run`, `keras`, `saved_model` or `features`."""
     if model.is_dir():
-        if (model / "config.json").is_file():
+        if files.read_text(model / "config.json") is not None:
             return "run"
         if (model / "saved_model.pb").is_file():
             return "saved_model"

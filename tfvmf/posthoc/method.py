@@ -72,6 +72,8 @@ class FitKappa(Method):
         """Refuses to train a head on nothing."""
         if config.method == "fit_kappa" and not config.fit_kappa.model:
             raise UserError("--method=fit_kappa needs a model: use tfvmf fit-kappa MODEL")
+        if config.fit_kappa.method:
+            methods.check_name(config.fit_kappa.method)
 
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -177,9 +179,4 @@ def copy_into_run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> N
     name = _COPIES.get(config.fit_kappa.kind)
     if name is None:
         return
-    try:
-        files.copy(pathlib.Path(config.fit_kappa.model), workdir / name)
-    except OSError as error:
-        raise UserError(
-            f"{workdir}: the encoder cannot be copied there: {error.strerror}"
-        ) from error
+    files.copy(config.fit_kappa.model, workdir / name)

@@ -1,4 +1,4 @@
-"""Measures a trained run and writes tables and plots to <workdir>/eval.
+"""Measures a trained run and writes tables and plots to <workdir>/eval, or to --output.
 
   tfvmf evaluate runs/digits-simclr_vmf
   tfvmf evaluate runs/mine --suite=cifar10c --data_dir=DIR
@@ -18,6 +18,7 @@ from typing import Any
 from absl import flags
 
 from tfvmf.errors import UserError
+from tfvmf.files import read_text
 from tfvmf.programs import cli
 from tfvmf.settings import MAX_PIXELS
 
@@ -115,7 +116,7 @@ def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
             for name in corruptions.CORRUPTIONS
             for severity in corruptions.SEVERITIES
         ]
-    if (model / "config.json").is_file() or not model.exists():
+    if read_text(model / "config.json") is not None or not model.exists():
         if values.download:
             config, _ = training.run_directory.read(model)
             own = values.data or config.data.eval_source or config.data.source

@@ -20,6 +20,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from tfvmf.errors import UserError
+from tfvmf.files import read_text
 from tfvmf.programs import cli
 
 ARGUMENTS = ("model", "data")
@@ -97,7 +98,7 @@ def main(values: flags.FlagValues) -> None:
     if not values.model:
         raise UserError("--model is missing: a run, a .keras file, a SavedModel or an .npz file")
     model = pathlib.Path(values.model)
-    of_run = (model / "config.json").is_file()
+    of_run = read_text(model / "config.json") is not None
     if of_run and values["config"].present:
         raise UserError("--config=FILE: the settings are those of the run; change single ones")
     named = pathlib.Path("runs") / model.stem

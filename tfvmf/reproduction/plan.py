@@ -13,7 +13,7 @@ import ml_collections
 from tfvmf.config import validate
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, frost_source
 from tfvmf.errors import UserError
-from tfvmf.files import write_json
+from tfvmf.files import read_text, write_json
 from tfvmf.methods import METHODS
 from tfvmf.models.resnet import ARCHITECTURES
 from tfvmf.reproduction.experiments import Budget, Experiment, ImageSet, Run, Task, all_runs
@@ -176,14 +176,11 @@ class Measurement:
 
     def read(self) -> dict[str, Any] | None:
         """The kept result, or None if there is none with this key."""
-        if not self.path.exists():
-            return None
         entry = _read_kept(self.path)
-        return entry["results"] if entry["key"] == self.key else None
+        return entry["results"] if entry and entry["key"] == self.key else None
 
     def keep(self, results: dict[str, Any], *, seconds: float) -> None:
         """Writes a result and the time that it took next to the run."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         content = {
             "key": self.key,
             "seconds": seconds,
@@ -275,9 +272,9 @@ def _training(
     config: ml_collections.ConfigDict,
     train_images: int,
 ) -> Training:
-    if (directory / "config.json").exists():
+    if read_text(directory / "config.json") is not None:
         facts = run_directory.check(directory, config)
-        train_images = facts["train_images"]
+        train_images = facts.get("train_images", train_images)
     total = config.epochs * (train_images // config.batch_size)
     newest = checkpoints.latest(directory)
     step = checkpoints.step_of(newest) if newest else 0
@@ -360,11 +357,13 @@ def _forward_passes(workspace: Workspace, task: Task, score: str) -> int:
 
 
 def _read_kept(path: pathlib.Path) -> dict[str, Any]:
-    """A kept measurement: `key`, `seconds`, `expected_seconds` and `results`."""
+    """A kept measurement: `key`, `seconds`, `expected_seconds`, `results`; {} if there is none."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_text(path) or "{}")
     except json.JSONDecodeError as error:
-        raise UserError(f"{path} is damaged ({error}): remove it") from error
+        raise UserError(
+            f"{path} is damaged ({error}): rename it, and it is measured again"
+        ) from error
 
 
 # How long things take.
@@ -424,8 +423,8 @@ def make_estimator(budget: Budget, directory: pathlib.Path) -> Estimator:
             paces.append(pace / (budget.seconds_per_step * plain.step_cost(config)))
     taken = expected = 0.0
     for path in directory.glob("runs/**/eval/reproduce/*.json"):
-        entry = _read_kept(path)
-        taken, expected = taken + entry["seconds"], expected + entry["expected_seconds"]
+        if entry := _read_kept(path):
+            taken, expected = taken + entry["seconds"], expected + entry["expected_seconds"]
     return Estimator(
         budget,
         training=statistics.median(paces) if paces else 1.0,

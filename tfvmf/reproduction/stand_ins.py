@@ -56,6 +56,5 @@ def write(name: str, path: pathlib.Path, *, size: int) -> None:
     arrays = {}
     for split in ("train", "test"):
         arrays[f"x_{split}"], arrays[f"y_{split}"] = MAKERS[name](split, size)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -1,12 +1,8 @@
 """From a trained run to a SavedModel that any TensorFlow can serve, without this package."""
 
-import contextlib
 import io
 import os
 import pathlib
-import shutil
-import tempfile
-from collections.abc import Iterator
 
 import keras
 import ml_collections
@@ -16,7 +12,7 @@ from PIL import Image
 
 from tfvmf import training
 from tfvmf.errors import UserError
-from tfvmf.files import write_json, write_text
+from tfvmf.files import literal, scratch, write_json, write_text
 from tfvmf.methods import Method
 from tfvmf.posthoc.foreign import resources
 from tfvmf.progress import Progress
@@ -118,7 +114,7 @@ def export_model(
     # What the functions read must be reachable from what is saved: the weights, and nothing else.
     module.weights = [variable.value for variable in method.encoder.variables]
     module.resources = resources(method.encoder)
-    with new_directory(output) as place:
+    with scratch(output) as place:  # which no server looks at
         written = place / "model"
         tf.saved_model.save(module, str(written), signatures=signatures)
         _check(written, method.encoder, size)
@@ -167,26 +163,13 @@ def _check(path: pathlib.Path, encoder: keras.Model, size: int) -> None:
         flat = np.stack([np.full((size, size, 3), level, np.uint8) for level in (0, 255)])
         images = np.concatenate([noise, flat, np.where(noise > 127, 255, 0).astype(np.uint8)])
         inputs, sent = images.astype(np.float32) / np.float32(255), {"images": images}
-    served = tf.saved_model.load(str(path)).signatures["serving_default"](**sent)
+    with literal(path) as place:
+        served = tf.saved_model.load(place).signatures["serving_default"](**sent)
     expected = encoder(inputs, training=False)
     for name, value in expected.items():
         if not np.isfinite(value).all():
             raise UserError(f"{name} of the encoder is not finite: use an earlier checkpoint")
         np.testing.assert_allclose(served[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
-
-
-@contextlib.contextmanager
-def new_directory(directory: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A place to write a version that no server looks at; removed in the end, with all in it."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        place = tempfile.mkdtemp(prefix=".export-", dir=directory)
-    except OSError as error:
-        raise UserError(f"output={directory} cannot be written: {error.strerror}") from error
-    try:
-        yield pathlib.Path(place)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def publish(written: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:

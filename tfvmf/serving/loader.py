@@ -18,6 +18,7 @@ from tfvmf import training
 from tfvmf.data import Source
 from tfvmf.data.images import read_image, resize_image, run_all
 from tfvmf.errors import UserError
+from tfvmf.files import read_text
 from tfvmf.methods import Method
 from tfvmf.models import OUTPUTS
 from tfvmf.models.saved_model import load_saved_model
@@ -177,6 +178,7 @@ def load(
         UserError: There is no model, or it is damaged, of another kind or not to be trusted.
     """
     path = pathlib.Path(model).expanduser()
+    is_run = read_text(path / "config.json") is not None
     if not path.exists():
         if os.fspath(model) not in SHIPPED:
             raise UserError(
@@ -184,7 +186,7 @@ def load(
                 " an export or a .keras file"
             )
         path = SHIPPED[os.fspath(model)]
-    is_run = (path / "config.json").is_file()
+        is_run = (path / "config.json").is_file()
     checkpoint = os.fspath(checkpoint)
     if checkpoint and not is_run:
         raise UserError(f"checkpoint={checkpoint}: {path} is not a run directory")

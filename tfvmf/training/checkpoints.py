@@ -6,12 +6,14 @@ moment leaves either a whole checkpoint or none. `tf.train.CheckpointManager` wr
 neither verifies what it restores nor falls back to the checkpoint before a damaged one.
 """
 
+import contextlib
 import os
 import pathlib
 import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 
 import keras
 import ml_collections
@@ -19,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfvmf.errors import UserError
-from tfvmf.files import write_text
+from tfvmf.files import literal, reading, write_text, writing
 from tfvmf.methods import METHODS, Method, build_method, building, check_name
 from tfvmf.training import run_directory
 
@@ -63,7 +65,8 @@ class Checkpoints:
         if path is None:
             return 0
         try:
-            self._state.read(path).assert_existing_objects_matched()
+            with _literal(path) as place:
+                self._state.read(place).assert_existing_objects_matched()
         except (AssertionError, ValueError) as error:  # whole, and of other weights
             raise UserError(
                 f"--workdir={self._workdir}: {pathlib.Path(path).name} holds the weights of "
@@ -79,20 +82,14 @@ class Checkpoints:
             with tempfile.TemporaryDirectory(prefix="tfvmf-worker-") as scratch:
                 self._state.write(os.path.join(scratch, "step"))
             return
-        partial = None
-        try:
+        place, what = directory(self._workdir), f"the checkpoint of step {step}"
+        then = " (earlier checkpoints are as they were), then the same command continues from there"
+        with writing(f"{place}: {what}", then=then):
             partial = _partial(self._workdir)
-            self._state.write(str(partial / f"step-{step}"))
-            _publish(self._workdir, step, keep=self._keep)
-        except (OSError, tf.errors.OpError) as error:
-            reason = getattr(error, "strerror", None) or getattr(error, "message", error)
-            raise UserError(
-                f"{directory(self._workdir)}: the checkpoint of step {step} "
-                f"cannot be written: {reason}: make room (earlier checkpoints are as they were), "
-                "then the same command goes on from the last"
-            ) from error
-        finally:
-            if partial:
+            try:
+                self._state.write(str(partial / f"step-{step}"))
+                _publish(self._workdir, step, keep=self._keep)
+            finally:
                 shutil.rmtree(partial, ignore_errors=True)
 
     def _check_finite(self, step: int) -> None:
@@ -113,25 +110,53 @@ def directory(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def paths(workdir: pathlib.Path) -> list[str]:
-    """Paths of all checkpoints that a run keeps, the oldest first."""
-    steps = sorted(step_of(index) for index in directory(workdir).glob("step-*.index"))
-    return [str(directory(workdir) / f"step-{step}") for step in steps if step >= 0]
+    """Paths of all checkpoints that a run keeps, the oldest first.
+
+    Raises:
+        UserError: Their directory is there and cannot be read: the run has checkpoints.
+    """
+    place = directory(workdir)
+    with reading(place):
+        try:
+            names = os.listdir(place)
+        except FileNotFoundError:
+            if place.is_symlink():  # to a disk that is not there
+                raise
+            return []
+    steps = sorted(step_of(name) for name in names if name.endswith(".index"))
+    return [str(place / f"step-{step}") for step in steps if step >= 0]
 
 
 def damage(path: str) -> str:
     """What is wrong with a checkpoint, in a few words; empty if all of it can be read.
 
     Reads every tensor, against the checksums that TensorFlow stores with them.
+
+    Raises:
+        UserError: The system does not let it be read, which says nothing about what it holds.
     """
+    place = pathlib.Path(path).parent
+    for name in os.listdir(place):
+        if step_of(name) == step_of(path):
+            with reading(place / name), open(place / name, "rb") as file:
+                file.read(1)
     try:
-        reader = tf.train.load_checkpoint(path)
-        for name in reader.get_variable_to_shape_map():
-            reader.get_tensor(name)
+        with _literal(path) as readable:
+            reader = tf.train.load_checkpoint(readable)
+            for name in reader.get_variable_to_shape_map():
+                reader.get_tensor(name)
     except (ArithmeticError, LookupError, OSError, RuntimeError, ValueError) as error:
         return _reason(error)
     except tf.errors.OpError as error:
         return _reason(error)
     return ""
+
+
+@contextlib.contextmanager
+def _literal(path: str) -> Iterator[str]:
+    """The path of a checkpoint as TensorFlow finds it, whatever its directory is called."""
+    with literal(os.path.dirname(path)) as place:
+        yield os.path.join(place, os.path.basename(path))
 
 
 def newest_intact(workdir: pathlib.Path, *, report: bool = False) -> str | None:
@@ -155,7 +180,8 @@ def newest_intact(workdir: pathlib.Path, *, report: bool = False) -> str | None:
     if found:
         raise UserError(
             f"{workdir}: its newest checkpoint is damaged, and there is no earlier one "
-            f"that is not ({reason}): remove {directory(workdir)} and train again"
+            f"that is not ({reason}): restore {directory(workdir)} from a copy, or train in "
+            "another directory"
         )
     return None
 
@@ -258,10 +284,11 @@ def load_method(
     check_name(config.method)
     METHODS[config.method].locate(config, workdir, trust_model=trust_model)
     with building(seed=config.seed):  # in float32, whatever precision it was trained in
-        method = build_method(config, num_classes=facts["num_classes"])
+        method = build_method(config, num_classes=facts.get("num_classes", 0))
     try:
-        state = tf.train.Checkpoint(**method.models).read(path)
-        state.assert_existing_objects_matched().expect_partial()
+        with _literal(path) as place:
+            state = tf.train.Checkpoint(**method.models).read(place)
+            state.assert_existing_objects_matched().expect_partial()
     except (AssertionError, LookupError, RuntimeError, ValueError, tf.errors.OpError) as error:
         name = f"--checkpoint={checkpoint}" if checkpoint else pathlib.Path(path).name
         raise UserError(f"{workdir}: {name} is damaged or of another run") from error

@@ -4,13 +4,11 @@ import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
-from tfvmf.errors import UserError
-from tfvmf.files import write_text
+from tfvmf.files import read_text, write_text, writing
 from tfvmf.methods import Method
 
 
@@ -25,8 +23,8 @@ class MetricsWriter:
 
     def __init__(self, directory: pathlib.Path, *, step: int) -> None:
         self.path = directory / "metrics.jsonl"
-        with self._telling():
-            kept = [line for line in read_metrics(directory) if line["step"] <= step]
+        kept = [line for line in read_metrics(directory) if line["step"] <= step]
+        with self._writing():
             write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
             self._file = self.path.open("a", encoding="utf-8")
             _mark_restart(directory / "tensorboard", step)
@@ -34,7 +32,7 @@ class MetricsWriter:
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Writes one line and one event a value."""
-        with self._telling():
+        with self._writing():
             self._file.write(json.dumps({"step": step, **values}) + "\n")
             self._file.flush()
             with self._events.as_default(step=step):
@@ -43,21 +41,12 @@ class MetricsWriter:
 
     def close(self) -> None:
         """Flushes both."""
-        with self._telling():
+        with self._writing():
             self._file.close()
             self._events.close()
 
-    @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Turns what a full disk raises into a line that says what to do."""
-        try:
-            yield
-        except (OSError, tf.errors.OpError) as error:
-            reason = getattr(error, "strerror", None) or getattr(error, "message", error)
-            raise UserError(
-                f"{self.path} cannot be written: {reason}: make room, then the same command goes "
-                "on from the last checkpoint"
-            ) from error
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return writing(self.path, then=", then the same command continues from the last checkpoint")
 
 
 def _mark_restart(directory: pathlib.Path, step: int) -> None:
@@ -76,16 +65,19 @@ def _mark_restart(directory: pathlib.Path, step: int) -> None:
 
 
 def read_metrics(directory: str | pathlib.Path) -> list[dict[str, float]]:
-    """The lines of a run's `metrics.jsonl`; a last line cut short by a kill is left out."""
+    """The lines of a run's `metrics.jsonl`, [] if it has none.
+
+    A last line cut short by a kill is left out, and so is a damaged one among the others.
+    """
     path = pathlib.Path(directory).expanduser() / "metrics.jsonl"
-    if not path.exists():
-        return []
     lines = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    for text in (read_text(path) or "").split("\n"):
+        with contextlib.suppress(RecursionError, ValueError):
+            line = json.loads(text)
+            values = line.values() if isinstance(line, dict) else [None]
+            numbers = all(type(v) is float or (type(v) is int and v < 2**53) for v in values)
+            if numbers and type(line.get("step")) is int and line["step"] > 0:
+                lines.append(line)
     return lines
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import ml_collections
 
-from tfvmf.config import RENAMED, default_config, differences, flatten
+from tfvmf.config import RENAMED, default_config, differences, flatten, validate
 from tfvmf.errors import UserError
-from tfvmf.files import write_json
+from tfvmf.files import read_text, write_json, writing
+from tfvmf.settings import Setting
 
 # The same run on other devices, or with its data elsewhere, is the same run.
 MAY_DIFFER = (
@@ -35,25 +36,22 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
     behind that would have to be cleared away. The file `.lock` stays and means nothing by itself.
     """
     path = workdir / ".lock"
-    try:
+    with writing(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}") from error
+        file = path.open("ab+", buffering=0)
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with writing(workdir):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                file.seek(0)
+                other = file.read().decode(errors="replace").strip() or "another process"
+                raise UserError(
+                    f"--workdir={workdir} is in use by {other}: wait until it ends, or choose "
+                    "another --workdir"
+                ) from error
             file.truncate(0)
-            print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
-        except BlockingIOError as error:
-            file.seek(0)
-            other = file.read().strip() or "another process"
-            raise UserError(
-                f"--workdir={workdir} is in use by {other}: wait until it ends, or choose another "
-                "--workdir"
-            ) from error
-        except OSError as error:
-            raise UserError(f"{path} cannot be locked: {error.strerror}") from error
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
 
 
@@ -73,13 +71,9 @@ def write_or_check_config(
         force: Accept other settings than those of the run that is there.
     """
     path = workdir / "config.json"
-    if path.exists() and not force:
+    if not force and read_text(path) is not None:
         check(workdir, config, advice=", or --force_config to continue with the new ones")
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"config": config.to_dict(), "facts": facts})
-    except OSError as error:
-        raise UserError(f"--workdir={workdir} cannot be written: {error.strerror}") from error
+    write_json(path, {"config": config.to_dict(), "facts": facts})
 
 
 def check(
@@ -105,18 +99,24 @@ def check(
 def read(workdir: pathlib.Path) -> tuple[ml_collections.ConfigDict, dict[str, Any]]:
     """The configuration and the facts of the run in a directory."""
     path = workdir / "config.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        config, facts = default_config(), content["facts"]
-        config.model.one_pass = True  # of runs from before there was a choice
-        stored = flatten(ml_collections.ConfigDict(content["config"]))
-        config.update_from_flattened_dict(
-            {RENAMED.get(key, key): value for key, value in stored.items()}
-        )
-    except FileNotFoundError:
+    text = read_text(path)
+    if text is None:
         raise UserError(
             f"{workdir} is not a run directory (no config.json): `tfvmf train` makes one"
-        ) from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}): it cannot be read") from error
+        )
+    config = default_config()
+    config.model.one_pass = True  # of runs from before there was a choice
+    try:
+        content = json.loads(text)
+        facts, stored = dict(content["facts"]), flatten(dict(content["config"]))
+        found = {RENAMED.get(key, key): value for key, value in stored.items()}
+        if unknown := sorted(found.keys() - flatten(config).keys()):
+            raise ValueError(f"unknown settings: {', '.join(unknown)}"[:200])
+        for key in ("num_classes", "train_images"):
+            Setting(0, low=0).check(key, facts.get(key, 0))
+        config.update_from_flattened_dict(found)
+        validate(config)
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        reason = str(error).replace("--config.", "")
+        raise UserError(f"{path} is damaged, or of another version of tfvmf: {reason}") from error
     return config, facts

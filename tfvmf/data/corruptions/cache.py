@@ -106,24 +106,20 @@ def write_cache(
     if old != manifest:
         complete = []
     tell = progress or (lambda count: None)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
+    _write_manifest(place, manifest, complete)
+    repeated = np.tile(labels, _LEVELS)
+    if repeated.min() >= 0 and repeated.max() <= 255:
+        repeated = repeated.astype(np.uint8)
+    _write_rows(place / _LABELS, repeated.shape, repeated.dtype, [repeated])
+    for name in names:
+        if name in complete and (place / f"{name}.npy").is_file():
+            tell(_LEVELS * len(images))
+            continue
+        shape = (_LEVELS * len(images), *images.shape[1:])
+        chunks = _corrupted_chunks(images, name, seed, tell)
+        _write_rows(place / f"{name}.npy", shape, np.dtype(np.uint8), chunks)
+        complete = [*complete, name]
         _write_manifest(place, manifest, complete)
-        repeated = np.tile(labels, _LEVELS)
-        if repeated.min() >= 0 and repeated.max() <= 255:
-            repeated = repeated.astype(np.uint8)
-        _write_rows(place / _LABELS, repeated.shape, repeated.dtype, [repeated])
-        for name in names:
-            if name in complete and (place / f"{name}.npy").is_file():
-                tell(_LEVELS * len(images))
-                continue
-            shape = (_LEVELS * len(images), *images.shape[1:])
-            chunks = _corrupted_chunks(images, name, seed, tell)
-            _write_rows(place / f"{name}.npy", shape, np.dtype(np.uint8), chunks)
-            complete = [*complete, name]
-            _write_manifest(place, manifest, complete)
-    except OSError as error:
-        raise UserError(f"cannot write {error.filename or place}: {error.strerror}") from error
 
 
 def open_cache(
@@ -306,7 +302,7 @@ def _read_manifest(place: pathlib.Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read ({error}): remove it and generate again") from error
+        raise UserError(f"{path} cannot be read ({error}): choose another directory") from error
     return manifest
 
 

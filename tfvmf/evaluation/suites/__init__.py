@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfvmf.errors import UserError
 from tfvmf.evaluation.tables import Page, Table
-from tfvmf.files import write_json, write_text
+from tfvmf.files import write_json, write_text, writing
 from tfvmf.lazy import Registry
 from tfvmf.progress import printable
 
@@ -136,12 +136,14 @@ class Suite:
             **changes: Fields of `Options` that replace these.
         """
         options = dataclasses.replace(options or Options(), **changes)
-        results, files = self.measure(subject, options)
         directory = subject.directory_for(self.name)
+        results, files = self.measure(subject, options)
         if directory is None:
             return results
-        for name, write in files.items():
-            write(directory / name)
+        with writing(directory):
+            directory.mkdir(exist_ok=True)
+            for name, write in files.items():
+                write(directory / name)
         if self.table:
             write_text(directory / "table.csv", self.table(results).csv())
         if self.page:

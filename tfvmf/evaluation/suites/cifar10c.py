@@ -367,6 +367,7 @@ def along_training(subject: Subject, options: Options | None = None, **changes: 
     options = dataclasses.replace(options or Options(), **changes)
     if subject.workdir is None:
         raise UserError(f"{subject.name} was not loaded from a run: it has no checkpoints")
+    directory = subject.directory_for(cifar10c.name)
     corrupted = corrupted_images(subject, options)
     keys = ("mean_spearman", "mean_pearson", "mean_per_image")
     rows: list[dict[str, Any]] = []
@@ -374,7 +375,6 @@ def along_training(subject: Subject, options: Options | None = None, **changes: 
         results, _, _ = measure_corruption(subject.at(checkpoint), options, corrupted)
         rows.append({"step": results["step"], **{key: results[key] for key in keys}})
         print(f"step {results['step']}: mean Spearman {results['mean_spearman']:.3f}", flush=True)
-    directory = subject.directory_for(cifar10c.name)
     if directory is not None:
         table = Table(columns=list(rows[0]), rows=[list(row.values()) for row in rows])
         write_text(directory / "along_training.csv", table.csv())
