@@ -10,6 +10,7 @@ from tfvmf.errors import UserError
 from tfvmf.settings import (
     BACKBONES,
     LEVELS,
+    MAX_PIXELS,
     REGULARIZERS,
     STEMS,
     Setting,
@@ -40,6 +41,7 @@ SETTINGS: dict[str, Setting] = {
     "data.data_dir": Setting("", "where TFDS finds prepared data sets"),
     "data.image_size": Setting(32, "height and width of images", low=8, below=8193),
     "data.memory_limit_gib": Setting(2.0, "larger data sets are read from disk", low=0),
+    "data.max_pixels": Setting(MAX_PIXELS, "larger images are refused, undecoded", low=1),
     # What each means in detail, and its bounds: tfvmf.data.Augmentation.
     "augment.crop_min": Setting(0.2, "smallest crop, as a share of the area"),
     "augment.crop_max": Setting(1.0, "largest crop, as a share of the area"),

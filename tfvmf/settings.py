@@ -16,6 +16,7 @@ BACKBONES = {
     "resnet34": "tfvmf.models.resnet",
     "resnet50": "tfvmf.models.resnet",
 }
+MAX_PIXELS = 2**26  # of an image, by default: 64 megapixels
 # Vocabularies of settings whose owners need TensorFlow.
 AGGREGATIONS = ("mean_log", "logmeanexp")
 LEVELS = ("last", "all")

@@ -145,6 +145,23 @@ def test_an_image_that_breaks_later_is_named(flat):
         source.take(np.array([29, 30]))
 
 
+@pytest.mark.parametrize("limit", [2**31, 0], ids=["in memory", "streamed"])
+def test_a_fifo_is_named_and_not_waited_for(flat, limit):
+    os.mkfifo(flat / "zzz.png")
+    with pytest.raises(UserError, match=r"zzz\.png: not a regular file"):
+        load(f"folder:{flat}", "all", memory_limit=limit)
+
+
+@pytest.mark.parametrize("limit", [2**31, 0], ids=["in memory", "streamed"])
+def test_images_of_more_than_max_pixels_are_counted(flat, limit):
+    pixels = sorted((9 + number) * (40 - number // 2) for number in range(60))
+    options = {"memory_limit": limit, "image_size": 8}
+    assert load(f"folder:{flat}", "all", max_pixels=pixels[-1], **options).size == 60
+    more = sum(each > 700 for each in pixels) - 1
+    with pytest.raises(UserError, match=rf"max_pixels=700: .* \(and {more} more"):
+        load(f"folder:{flat}", "all", max_pixels=700, **options)
+
+
 def test_bad_folders(tmp_path):
     with pytest.raises(UserError, match=f"{tmp_path}: no images"):
         load(f"folder:{tmp_path}")

@@ -1,9 +1,15 @@
 import io
+import os
+import struct
+import threading
+import time
+import warnings
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tfvmf.data import images
 from tfvmf.data.images import read_image, read_images, resize_image
 from tfvmf.errors import UserError
 
@@ -21,7 +27,7 @@ def pixels(rng):
     return rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)
 
 
-@pytest.mark.parametrize("file_format", ["PNG", "BMP", "PPM", "TIFF"])
+@pytest.mark.parametrize("file_format", ["PNG", "BMP", "TIFF"])
 def test_lossless_formats_at_the_right_size_come_back_bit_by_bit(pixels, file_format):
     image = read_image(encode(pixels, file_format), 16)
     assert image.dtype == np.uint8
@@ -151,10 +157,115 @@ def test_cut_off_files_are_refused(rng, file_format):
         read_image(data[: len(data) // 2], 16)
 
 
-def test_too_many_pixels_are_refused(pixels, monkeypatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(UserError, match="pixels"):
-        read_image(encode(pixels), 16)
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"])
+def test_more_than_max_pixels_are_refused_before_they_are_decoded(pixels, file_format, monkeypatch):
+    data = encode(pixels, file_format)
+    assert read_image(data, 16, max_pixels=256).shape == (16, 16, 3)
+    monkeypatch.setattr(Image.Image, "load", None)
+    with pytest.raises(UserError, match=r"16 x 16 pixels, more than max_pixels=255"):
+        read_image(data, 16, max_pixels=255)
+
+
+def test_the_limit_of_pixels_is_ours_and_pillow_does_not_warn(pixels, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(read_image(encode(pixels), 16), pixels)
+
+
+def test_other_formats_are_not_opened_whatever_they_are_called(pixels, tmp_path, monkeypatch):
+    # Pillow gives EPS to Ghostscript; an endless program would be waited for for ever.
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "gs").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    (tmp_path / "gs").chmod(0o755)
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n{ } loop\n%%EOF\n"
+    for other in (eps, encode(pixels, "PPM"), encode(pixels, "ICO"), encode(pixels, "PDF")):
+        (tmp_path / "a.png").write_bytes(other)
+        for source in (other, tmp_path / "a.png"):
+            with pytest.raises(UserError, match=r"none of JPEG, PNG, GIF, BMP, WebP, TIFF"):
+                read_image(source, 16)
+
+
+def test_only_regular_files_are_opened(pixels, tmp_path):
+    os.mkfifo(tmp_path / "fifo.png")
+    (tmp_path / "folder.png").mkdir()
+    for path in (tmp_path / "fifo.png", tmp_path / "folder.png", "/dev/zero"):
+        with pytest.raises(UserError, match="not a regular file"):
+            read_image(path, 16)
+    (tmp_path / "a.png").write_bytes(encode(pixels))
+    (tmp_path / "link.png").symlink_to("a.png")
+    np.testing.assert_array_equal(read_image(tmp_path / "link.png", 16), pixels)
+
+
+def test_strips_are_converted_as_the_whole(rng, monkeypatch):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    rgba = Image.fromarray(rng.integers(0, 256, (61, 83, 4), dtype=np.uint8))
+    files = [
+        encode(rgba, exif=exif),
+        encode(rgba.convert("LA")),
+        encode(rgba.convert("P"), "GIF", transparency=3),
+        encode(rgba.convert("CMYK"), "TIFF"),
+        encode(rgba.convert("1")),
+        encode(rng.integers(0, 65536, (61, 83), dtype=np.uint16)),
+        encode(rng.random((61, 83), np.float32), "TIFF"),
+    ]
+    whole = read_images(files, 24)
+    monkeypatch.setattr(images, "_STRIP", 500)
+    np.testing.assert_array_equal(read_images(files, 24), whole)
+
+
+def test_what_would_take_for_ever_is_refused():
+    gray = Image.new("L", (512, 512), 9)
+    jpeg = encode(gray, "JPEG", progressive=True)
+    assert read_image(jpeg, 16, max_pixels=512**2).min() == 9
+    scan = jpeg.rindex(b"\xff\xda")
+    bomb = jpeg[:-2] + jpeg[scan:-2] * 40 + jpeg[-2:]
+    with pytest.raises(UserError, match="too long"):
+        read_image(bomb, 16, max_pixels=512**2)
+    block = b"\xff\xe1" + struct.pack(">H", 9) + b"Exif\0\0a"
+    with pytest.raises(UserError, match="too many parts"):
+        read_image(jpeg[:2] + block * 20_000 + jpeg[2:], 16)
+    palette = bytes(level for index in range(256) for level in (index, 255 - index, 0, 0))
+    head = struct.pack("<IiiHHIIiiII", 40, 512, 512, 1, 8, 1, 4 * 512, 0, 0, 256, 0)
+    head = b"BM" + struct.pack("<IHHI", 54 + 1024 + 2048, 0, 0, 54 + 1024) + head
+    lines = head + palette + b"\1\5\0\0" * 512  # one pixel in each row, and end of line
+    assert read_image(lines, 16).shape == (16, 16, 3)
+    with pytest.raises(UserError, match="too long"):
+        read_image(lines, 16, max_pixels=512**2)
+    with pytest.raises(UserError, match="bytes"):
+        read_image(jpeg + bytes(2**26), 16, max_pixels=512**2)
+    with pytest.raises(UserError, match="65536 x 1 pixels"):
+        read_image(encode(Image.new("L", (65536, 1))), 16)
+
+
+def test_threads_share_the_memory_that_decoding_takes(rng, monkeypatch):
+    budget = 3 * 8 * 512**2
+    monkeypatch.setattr(images, "memory", images._Memory(budget))
+    held, most, lock = 0, [], threading.Lock()
+    convert = images._to_8_bits
+
+    def counting(image):
+        nonlocal held
+        with lock:
+            held += 8 * image.width * image.height
+            most.append(held)
+        time.sleep(0.01)  # so that another thread, if it may, comes here meanwhile
+        with lock:
+            held -= 8 * image.width * image.height
+        return convert(image)
+
+    monkeypatch.setattr(images, "_to_8_bits", counting)
+    monkeypatch.setattr(images.cores, "available", lambda: 8)
+    file = encode(rng.integers(0, 256, (512, 512, 3), dtype=np.uint8))
+    assert read_images([file] * 16, 16).shape == (16, 16, 16, 3)
+    assert max(most) == budget
+    # One that wants more than there is gets all of it, alone.
+    large = encode(Image.new("RGB", (2048, 1024)))
+    assert read_images([large, *[file] * 4, large], 16).shape == (6, 16, 16, 3)
+    assert images.memory.take(budget) == budget
+    images.memory.reset()  # as in a forked process
+    assert images.memory.take(budget) == budget
 
 
 def test_many_images_keep_their_order_and_count_the_broken(rng):

@@ -1,3 +1,6 @@
+import io
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -114,6 +117,14 @@ def test_class_names(save, images):
         ({"images": np.zeros((2, 8, 8)), "labels": [[0, 1], [1, 0]]}, r"'labels'.*\[2, 2\]"),
         ({"images": np.zeros((2, 8, 8)), "labels": np.array([None, 1], object)}, "Python objects"),
         ({"images": np.zeros((2, 8, 8)), "labels": [0, 1], "class_names": ["a"]}, "class_names"),
+        ({"images": np.zeros((2, 8, 8)), "labels": [0, 2**31 - 2]}, "2,147,483,647 classes"),
+        ({"images": np.zeros((2, 8, 8)), "labels": np.array([2**64 - 1] * 2)}, "at most 1,000,000"),
+        ({"images": np.zeros((2, 8, 8)), "labels": np.array([b"a", b"\xff"])}, "'labels'.*no text"),
+        ({"images": np.zeros((2, 8, 8)), "labels": ["a", "\ud800"]}, "'labels'.*no text"),
+        (
+            {"x_all": np.zeros((1, 8, 8)), "y_all": ["a"], "y_train": [1]},
+            "partly numbers and partly names",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_key(save, arrays, message):
@@ -133,6 +144,62 @@ def test_too_large_is_refused_before_it_is_read(save, images):
     with pytest.raises(UserError, match="memory_limit"):
         load(save(images=images), "all", image_size=16, memory_limit=images.nbytes - 1)
     assert load(save(images=images), "all", image_size=16, memory_limit=images.nbytes).in_memory
+
+
+def member(shape, dtype="<i8", content=b""):
+    """An array's file whose header may say anything."""
+    file = io.BytesIO()
+    header = {"descr": dtype, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + content
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "message"),
+    [
+        ("labels", member((2**33,)), "'labels' .*0 bytes do not fit"),
+        ("labels", member((2,), content=bytes(2**20)), "'labels' .*bytes do not fit"),
+        ("labels", member((-2,)), "'labels' .*do not fit"),
+        ("labels", member((2**17,), content=bytes(2**20)), "2 images but 'labels' holds 131072"),
+        ("labels", member((10**400,)), "'labels' .*do not fit"),
+        ("images", member((2, 2**20, 2**20), "|u1"), "'images' .*do not fit"),
+        ("images", member((2, 8, 8), "|O", bytes(64)), "Python objects"),
+        ("class_names", member((2**17,), "|S1", bytes(2**17)), None),
+        ("class_names", member((2**20,), "|S1", bytes(2**20)), "1,048,576 classes"),
+    ],
+)
+def test_headers_are_checked_before_data_are_read(tmp_path, monkeypatch, key, content, message):
+    arrays = {"images": np.zeros((2, 8, 8), np.uint8), "labels": np.array([0, 1])}
+    path = tmp_path / "data.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            if name != key:
+                with archive.open(f"{name}.npy", "w") as file:
+                    np.save(file, array)
+        archive.writestr(f"{key}.npy", content)
+        # NumPy itself would take this one, when asked for the key.
+        archive.writestr(key, member((2**33,)))
+    if message is None:
+        assert load(f"npz:{path}", "all").num_classes == 2**17
+        return
+    if key == "labels":
+        monkeypatch.setattr(np.lib.format, "read_array", None)
+    with pytest.raises(UserError, match=message) as error:
+        load(f"npz:{path}", "all")
+    assert "data.npz" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_names_are_refused_when_they_would_take_the_memory(save, images):
+    spec = save(images=images[:2], labels=np.array(["a", "b" * 10_000]))
+    with pytest.raises(UserError, match=r"'labels' .*U10000.* too long"):
+        load(spec, "all", memory_limit=2**20)
+
+
+def test_images_of_more_than_max_pixels_are_refused(save, images):
+    assert load(save(images=images), "all", max_pixels=256).size == 50
+    with pytest.raises(UserError, match=r"'images' .*16 x 16 pixels.*max_pixels=255"):
+        load(save(images=images), "all", max_pixels=255)
 
 
 def test_files_that_are_no_archives(tmp_path, save, images):

@@ -136,6 +136,33 @@ def test_fit_kappa_to_features(call, tmp_path, rng):
     assert code == 0, errors
 
 
+def test_every_program_that_opens_images_refuses_those_of_more_than_max_pixels(call, tmp_path):
+    make_run(tmp_path / "run", **{"data.source": f"folder:{tmp_path}/a", "data.max_pixels": 7000})
+    for name in ("train/a.png", "test/a.png"):
+        (tmp_path / "a" / name).parent.mkdir(parents=True)
+        Image.new("RGB", (90, 80)).save(tmp_path / "a" / name)
+    views = [*TINY, "--draw_views=views.png"]
+    for command in (
+        ["train", "folder:a", *views, "--max_pixels=7000"],
+        ["train", "folder:a", *views, "--config.data.max_pixels=7000"],
+        ["evaluate", "run", "--suite=failure"],
+        ["export", "run", "--output=models", "--calibrate_on=test"],
+        ["fit-kappa", "run", "--workdir=fitted", "--max_pixels=7000"],
+    ):
+        code, _, errors = call(*command)
+        assert code == 2, errors
+        assert "a.png: 90 x 80 pixels, more than max_pixels=7000" in errors
+        assert errors.count("\n") == 1, errors
+    flags = ["--calibrate_on=test", "--max_pixels=7200"]
+    assert call("export", "run", "--output=models", *flags)[0] == 0
+    for limit, broken in ((7000, 2), (7200, 0)):
+        code, output, errors = call(
+            "embed", "run", "a", "--output=out.npz", f"--max_pixels={limit}"
+        )
+        assert code == 0, errors
+        assert f"broken {broken}" in output
+
+
 def test_export_then_embed(call, tmp_path):
     make_run(tmp_path / "run")
     flags = ["--output=models", "--calibrate_on=test", "--reject_below=0.1"]

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfvmf.errors import UserError
+from tfvmf.settings import MAX_PIXELS
 
 SPLITS = ("train", "test", "all")
+MAX_CLASSES = 1_000_000
 _TEST_SHARE = 0.1
 
 
@@ -25,6 +27,7 @@ class Request:
         download: whether to download and prepare a TFDS data set that is not there.
         image_size: height and width of the images to return.
         memory_limit: bytes; a set of at most this size, as uint8, is kept in memory.
+        max_pixels: an image of more is refused before it is decoded.
     """
 
     spec: str
@@ -34,6 +37,7 @@ class Request:
     download: bool = False
     image_size: int = 32
     memory_limit: int = 0
+    max_pixels: int = MAX_PIXELS
 
     def fits(self, count: int) -> bool:
         """Whether `count` images, at the requested size, may be kept in memory."""
@@ -78,6 +82,7 @@ class Source(abc.ABC):
             raise UserError(f"{self.name}: split '{self.split}' holds no images")
         if labels is not None:
             self.num_classes = len(class_names) if class_names else num_classes
+            check_classes(self.name, self.num_classes)
             self.class_names = class_names
             self.labels = self._checked(labels)
 
@@ -165,6 +170,15 @@ class ArraySource(Source):
     def images(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """The images `start` ... `stop - 1`; a read-only view where they are in memory."""
         return self.array[start:stop] if self.array is not None else super().images(start, stop)
+
+
+def check_classes(where: str, count: int) -> None:
+    """Raises UserError when there are more classes than anybody means."""
+    if count > MAX_CLASSES:
+        raise UserError(
+            f"{where}: labels for {count:,} classes, and at most {MAX_CLASSES:,} are allowed: "
+            "number the classes 0, 1, 2, ..."
+        )
 
 
 def check_split(spec: str, split: str, known: Sequence[str] = SPLITS) -> None:

@@ -1,20 +1,17 @@
 """Images in a folder of the user's: `folder:/path`."""
 
+import io
 import os
 import pathlib
 import unicodedata
 
 import numpy as np
-from PIL import Image
 
 from tfvmf.data.base import ArraySource, Request, Source, check_split, choose_split
-from tfvmf.data.images import read_image, read_images, run_all
+from tfvmf.data.images import open_image, read_image, read_images, run_all
 from tfvmf.errors import UserError
 
-EXTENSIONS = (
-    *(".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm", ".pgm"),
-    *(".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"),
-)
+EXTENSIONS = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 _TRAIN, _TEST = ("train",), ("test", "val", "valid", "validation")
 _END_MARKS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 
@@ -39,16 +36,19 @@ class FolderSource(Source):
     ) -> None:
         super().__init__(request, size=len(paths), labels=labels, class_names=class_names)
         self._paths = paths
+        self._max_pixels = request.max_pixels
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""
-        return read_images([self._paths[index] for index in indices], self.image_shape[0])
+        paths = [self._paths[index] for index in indices]
+        return read_images(paths, self.image_shape[0], max_pixels=self._max_pixels)
 
 
 def load(request: Request) -> Source:
     """`folder:/path`: all images below a folder, in the order of their names.
 
-    Files are recognized by their extension; hidden ones are left out; links are followed.
+    Files are recognized by their extension, and opened by their content; hidden ones are left out;
+    links are followed. What is not a regular file, or of more than `max_pixels`, is refused.
 
     Splits: sub-folders `train` and `test` (or `val`, `valid`, `validation`) when there is a
     `train`, or when there is nothing else; otherwise one file in ten, by a hash of its path
@@ -90,14 +90,17 @@ def list_files(request: Request) -> tuple[list[str], np.ndarray | None, list[str
 def _open(
     request: Request, paths: list[str], labels: np.ndarray | None, classes: list[str] | None
 ) -> Source:
+    limit = request.max_pixels
     if not request.fits(len(paths)):
-        run_all(lambda index: _check(paths[index]), len(paths), description="checking images")
+        run_all(
+            lambda index: _check(paths[index], limit), len(paths), description="checking images"
+        )
         return FolderSource(request, paths, labels=labels, class_names=classes)
     size = request.image_size
     images = np.empty((len(paths), size, size, 3), np.uint8)
 
     def read(index: int) -> None:
-        images[index] = read_image(paths[index], size)
+        images[index] = read_image(paths[index], size, max_pixels=limit)
 
     run_all(read, len(paths), description="reading images")
     return ArraySource(request, images, labels=labels, class_names=classes)
@@ -165,14 +168,12 @@ def _top_folders(files: list[str]) -> set[str]:
     return {file.split("/")[0] if "/" in file else "" for file in files}
 
 
-def _check(path: str) -> None:
+def _check(path: str, max_pixels: int) -> None:
     """Reads the header; decodes the file only when its end looks cut off."""
-    try:
-        with open(path, "rb") as file, Image.open(file) as image:
-            mark = _END_MARKS.get(image.format or "")
-            file.seek(max(0, os.path.getsize(path) - 64))
-            complete = mark is not None and mark in file.read()
-    except Exception:
-        complete = False
-    if not complete:
-        read_image(path, 8)
+    with open_image(path, max_pixels=max_pixels) as image:
+        mark = _END_MARKS.get(image.format or "")
+        if mark is not None and image.fp is not None:
+            image.fp.seek(-min(64, os.path.getsize(path)), io.SEEK_END)
+            if mark in image.fp.read():
+                return
+    read_image(path, 8, max_pixels=max_pixels)

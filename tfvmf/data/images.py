@@ -1,29 +1,190 @@
-"""Image files and arrays to uint8 RGB squares: decode, orient, convert, resize."""
+"""Image files and arrays to uint8 RGB squares: decode, orient, convert, resize.
+
+Files may be a stranger's: six formats are opened, told by their content, by Pillow's own decoders
+(for others it may start a program); sizes are checked before anything is decoded; all threads that
+decode share one amount of memory.
+"""
 
 import contextlib
 import functools
 import io
+import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import (
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    ImageFile,
+    ImageOps,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
 
 from tfvmf import cores
 from tfvmf.errors import UserError
 from tfvmf.progress import Progress
+from tfvmf.settings import MAX_PIXELS
 
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF")
+_MAX_SIDE = 65_535  # as in JPEG and GIF
 _ORIENTATION = 0x0112
 # Below this many bytes decoding is mostly Python, and a second thread only waits for the first.
 _SMALL = 8192
 _CHUNK = 64
 # Threads at most. Python's part of decoding is done by one at a time.
 _THREADS = 32
+_FILE_BYTES = 2**26  # that a file may have in any case; else 8 for each of max_pixels
+_STRIP = 2**20  # pixels that are converted at a time
+_MEMORY = 2**30  # bytes for pixels of all images that are being decoded
+# Pieces that the header of a long file may have. Pillow joins EXIF blocks one by one: 190,000 of
+# them (4 MB) take 35 seconds.
+_LONG, _HEADER_READS = 2**16, 20_000
+# A JPEG of 8192 x 8192 takes 0.14 s for each scan of as little as 100 bytes; encoders write up to
+# 18. A BMP with run lengths takes 17 s, in Python.
+_MAX_PASSES, _RUN_LENGTH_PASSES = 32, 128
 
 
-def read_image(source: str | os.PathLike | bytes, size: int, *, name: str = "") -> np.ndarray:
-    """Decodes one image file: uint8 [size, size, 3].
+class _Kind(NamedTuple):
+    """A format that is opened. Not by `Image.open`, whose limit of pixels is the process's.
+
+    Attributes:
+        open: Pillow's class of such files.
+        cost: Bytes for each pixel, to decode and convert it.
+        eager: Whether opening takes memory too.
+    """
+
+    open: Callable[[Any], ImageFile.ImageFile]
+    cost: int
+    eager: bool = False
+
+
+_GIF = _Kind(GifImagePlugin.GifImageFile, 9, eager=True)
+_TIFF = _Kind(TiffImagePlugin.TiffImageFile, 16)
+_KINDS = {
+    b"\xff\xd8\xff": _Kind(JpegImagePlugin.JpegImageFile, 8),
+    b"\x89PNG\r\n\x1a\n": _Kind(PngImagePlugin.PngImageFile, 8),
+    b"GIF87a": _GIF,
+    b"GIF89a": _GIF,
+    b"BM": _Kind(BmpImagePlugin.BmpImageFile, 8),
+    b"RIFF": _Kind(WebPImagePlugin.WebPImageFile, 20, eager=True),
+    **dict.fromkeys((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), _TIFF),
+}
+
+
+class _Memory:
+    """An amount of memory that threads share: who wants more than is left waits."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self.reset()
+
+    def reset(self) -> None:
+        """All is free, as in a forked process: it has none of the threads that held some."""
+        self._left = self._total
+        self._changed = threading.Condition()
+        self.opening = threading.Lock()  # held while files are opened that take memory at once
+
+    def take(self, amount: int) -> int:
+        """Waits for `amount` bytes, or all there are; returns how many to give back."""
+        amount = min(amount, self._total) if amount > _STRIP else 0
+        if amount:
+            with self._changed:
+                self._changed.wait_for(lambda: self._left >= amount)
+                self._left -= amount
+        return amount
+
+    def give(self, amount: int) -> None:
+        """Gives back what was taken."""
+        if amount:
+            with self._changed:
+                self._left += amount
+                self._changed.notify_all()
+
+
+memory = _Memory(_MEMORY)
+os.register_at_fork(after_in_child=memory.reset)
+
+
+class _File:
+    """A file as Pillow reads it; `patience` is how often it still may."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._read, self.seek, self.tell = file.read, file.seek, file.tell
+        self.patience: float = _HEADER_READS
+
+    def read(self, size: int = -1) -> bytes:
+        self.patience -= 1
+        if self.patience < 0:
+            raise ValueError("its header has too many parts")
+        return self._read(size)
+
+
+@contextlib.contextmanager
+def open_image(
+    source: str | os.PathLike | bytes,
+    *,
+    size: int = 0,
+    max_pixels: int = MAX_PIXELS,
+    name: str = "",
+) -> Iterator[ImageFile.ImageFile]:
+    """Opens an image file and checks its header. Whatever fails inside becomes a UserError.
+
+    Args:
+        source: path of a file, or its content.
+        size: height and width to which it will be decoded; 0 when it will not.
+        max_pixels: an image of more is refused.
+        name: what to call the image in an error; by default the path.
+    """
+    name = name or ("image" if isinstance(source, bytes) else os.fspath(source))
+    try:
+        # Told before it is opened: opening a FIFO waits for somebody to write to it.
+        if not isinstance(source, bytes) and not stat.S_ISREG(os.stat(source).st_mode):
+            raise UserError(f"{name}: not a regular file, so it is not opened as an image")
+        with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as content:
+            start, length = content.read(8), content.seek(0, io.SEEK_END)
+            content.seek(0)
+            kind = next((kind for mark, kind in _KINDS.items() if start.startswith(mark)), None)
+            if kind is None:
+                raise UserError(f"{name}: not an image, or none of {', '.join(FORMATS)}")
+            if length > max(8 * max_pixels, _FILE_BYTES):
+                raise UserError(f"{name}: {length:,} bytes, too many for max_pixels={max_pixels}")
+            file = _File(content) if length > _LONG else content
+            with memory.opening if kind.eager else contextlib.nullcontext():
+                image = kind.open(file)
+                _check_size(image, max_pixels, name)
+                taken = memory.take(_draft(image, content, size, kind, max_pixels) if size else 0)
+            try:
+                if isinstance(file, _File):
+                    file.patience = math.inf
+                yield image
+            finally:
+                if taken:
+                    image.close()
+                    memory.give(taken)
+    except UserError:
+        raise
+    except Exception as error:  # decoders raise anything at all on a broken file
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise UserError(f"{name}: broken image: {' '.join(reason.split())}") from error
+
+
+def read_image(
+    source: str | os.PathLike | bytes,
+    size: int,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    name: str = "",
+) -> np.ndarray:
+    """Decodes one image file (JPEG, PNG, GIF, BMP, WebP, TIFF): uint8 [size, size, 3].
 
     The EXIF orientation is applied. Gray becomes RGB, transparency is laid on white, CMYK and
     palettes are converted, 16-bit gray is scaled to 8 bits, of an animation the first frame is
@@ -32,29 +193,26 @@ def read_image(source: str | os.PathLike | bytes, size: int, *, name: str = "") 
     Args:
         source: path of a file, or its content.
         size: height and width to return.
+        max_pixels: an image of more is refused before it is decoded.
         name: what to call the image in an error; by default the path.
 
     Raises:
         UserError: the file cannot be read as an image; the message names it.
     """
-    name = name or ("image" if isinstance(source, bytes) else os.fspath(source))
-    try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-            # A JPEG much larger than needed is decoded at a fraction of its size, which is quick.
-            image.draft(None, (2 * size, 2 * size))
-            image.load()
-            if image.getexif().get(_ORIENTATION, 1) != 1:
-                ImageOps.exif_transpose(image, in_place=True)
-            return np.asarray(_fit(_to_rgb(image), size))
-    except UnidentifiedImageError as error:
-        raise UserError(f"{name}: not an image, or not of a known format") from error
-    except Exception as error:  # decoders raise anything at all on a broken file
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise UserError(f"{name}: broken image: {' '.join(reason.split())}") from error
+    with open_image(source, size=size, max_pixels=max_pixels, name=name) as image:
+        image.load()
+        if image.getexif().get(_ORIENTATION, 1) != 1:
+            ImageOps.exif_transpose(image, in_place=True)
+        fitted = _fit(_to_8_bits(image), size)
+        return np.asarray(fitted if fitted.mode == "RGB" else fitted.convert("RGB"))
 
 
 def read_images(
-    sources: Sequence[str] | Sequence[bytes], size: int, *, names: Sequence[str] = ()
+    sources: Sequence[str] | Sequence[bytes],
+    size: int,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    names: Sequence[str] = (),
 ) -> np.ndarray:
     """`read_image` of many, in parallel where that helps: uint8 [n, size, size, 3].
 
@@ -63,13 +221,14 @@ def read_images(
     Args:
         sources: paths, or contents of files.
         size: height and width to return.
+        max_pixels: images of more are refused.
         names: what to call the images in an error; by default the paths.
     """
     images = np.empty((len(sources), size, size, 3), np.uint8)
 
     def read(index: int) -> None:
         name = names[index] if names else ""
-        images[index] = read_image(sources[index], size, name=name)
+        images[index] = read_image(sources[index], size, max_pixels=max_pixels, name=name)
 
     first = sources[0] if sources else b""
     if isinstance(first, bytes) and sum(map(len, sources)) < _SMALL * len(sources):
@@ -96,7 +255,6 @@ def run_all(task: Callable[[int], None], count: int, *, description: str = "") -
     length = min(_CHUNK, 1 + count // (4 * cores.available()))
     chunks = [range(start, min(start + length, count)) for start in range(0, count, length)]
     errors: list[UserError] = []
-    Image.init()  # registers every format now: threads that all do it at first use may collide
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(min(cores.available(), _THREADS), "decode"))
         bar = None
@@ -135,23 +293,61 @@ def _errors(task: Callable[[int], None], indices: Iterable[int]) -> list[UserErr
     return found
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _check_size(image: Image.Image, max_pixels: int, name: str) -> None:
+    found = f"{name}: {image.width} x {image.height} pixels, more than"
+    if math.prod(image.size) > max_pixels:
+        raise UserError(f"{found} max_pixels={max_pixels}: scale it down, or raise max_pixels")
+    if max(image.size) > _MAX_SIDE:
+        raise UserError(f"{found} {_MAX_SIDE} on a side: scale it down")
+
+
+def _draft(
+    image: ImageFile.ImageFile, content: BinaryIO, size: int, kind: _Kind, max_pixels: int
+) -> int:
+    """Prepares decoding for an image of `size`; returns the bytes of memory that it will take."""
+    pixels, passes, kept = math.prod(image.size), 1, 0
+    if isinstance(image, JpegImagePlugin.JpegImageFile):
+        last = b""
+        while block := content.read(_STRIP):  # its header has been read up to the first scan
+            passes += (last + block).count(b"\xff\xda")
+            last = block[-1:]
+        kept = 8 * pixels if passes > 1 else 0  # coefficients, of the image as it is stored
+        # A JPEG much larger than needed is decoded at a fraction of its size, which is quick.
+        image.draft(None, (2 * size, 2 * size))
+    elif image.tile and image.tile[0].codec_name == "bmp_rle":
+        passes = _RUN_LENGTH_PASSES
+    if passes * pixels > _MAX_PASSES * max_pixels:
+        raise ValueError(f"{pixels:,} pixels, {passes} times, would take too long")
+    return kept + kind.cost * math.prod(image.size)
+
+
+def _to_8_bits(image: Image.Image) -> Image.Image:
+    """Any mode to RGB, or gray, on white; in strips, so that at most one copy is made."""
+    width, height = image.size
+    rows = max(1, _STRIP // width)
+    if rows >= height or (image.mode in ("RGB", "L") and not image.has_transparency_data):
+        return _convert(image)
+    whole = Image.new("1", (1, 1))
+    for top in range(0, height, rows):
+        strip = _convert(image.crop((0, top, width, min(top + rows, height))))
+        whole = whole if top else Image.new(strip.mode, image.size)
+        whole.paste(strip, (0, top))
+    return whole
+
+
+def _convert(image: Image.Image) -> Image.Image:
     if image.mode == "F" or image.mode.startswith("I"):
-        image = _to_8_bits(image)
+        # Gray of 16 bits (0 to 65535) or floats (0 to 1).
+        pixels = np.asarray(image)
+        limit = 1 if image.mode == "F" else 65535
+        if not (pixels.min() >= 0 and pixels.max() <= limit):  # also refuses NaN
+            raise ValueError(f"pixels of mode {image.mode} must lie between 0 and {limit}")
+        return Image.fromarray(np.round(pixels * (255 / limit)).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Scales gray pixels of 16 bits (0 to 65535) or floats (0 to 1) to 0 to 255."""
-    pixels = np.asarray(image)
-    limit = 1 if image.mode == "F" else 65535
-    if not (pixels.min() >= 0 and pixels.max() <= limit):  # also refuses NaN
-        raise ValueError(f"pixels of mode {image.mode} must lie between 0 and {limit}")
-    return Image.fromarray(np.round(pixels * (255 / limit)).astype(np.uint8))
+    return image if image.mode in ("RGB", "L") else image.convert("RGB")
 
 
 def _fit(image: Image.Image, size: int) -> Image.Image:

@@ -1,14 +1,24 @@
 """Images in a NumPy archive of the user's: `npz:/path`."""
 
+import contextlib
 import math
 import os
 import zipfile
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from tfvmf.data.base import SPLITS, ArraySource, Request, Source, check_split, choose_split
-from tfvmf.data.images import resize_image, run_all
+from tfvmf.data.base import (
+    SPLITS,
+    ArraySource,
+    Request,
+    Source,
+    check_classes,
+    check_split,
+    choose_split,
+)
+from tfvmf.data.images import memory, resize_image, run_all
 from tfvmf.errors import UserError
 
 # {} stands for the split; a key without it holds everything, and is split by the index.
@@ -18,15 +28,21 @@ _GIB = 2**30
 
 
 class Archive:
-    """The arrays of an npz file; every failure to read one names the file and the key."""
+    """The arrays of an npz file; every failure to read one names the file and the key.
+
+    The file may be a stranger's: what an array's header promises is checked before it is read.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         try:
+            if not os.path.isfile(path):  # opening a FIFO would wait for somebody to write to it
+                raise ValueError("not a regular file")
             with zipfile.ZipFile(path) as archive:
                 self.keys = [n.removesuffix(".npy") for n in archive.namelist()]
-        except (OSError, zipfile.BadZipFile) as error:
-            raise UserError(f"{path}: cannot be read as an npz file: {error}") from error
+        except Exception as error:  # a damaged directory raises anything at all
+            reason = " ".join(str(error).split())
+            raise UserError(f"{path}: cannot be read as an npz file: {reason}") from error
 
     def find(self, patterns: tuple[str, ...], split: str) -> str | None:
         """The first key of `patterns` that is there; keys of a split come before shared ones."""
@@ -34,29 +50,40 @@ class Archive:
 
     def header(self, key: str) -> tuple[tuple[int, ...], np.dtype]:
         """Shape and type of an array, without reading it."""
-        try:
-            with zipfile.ZipFile(self.path) as archive, archive.open(f"{key}.npy") as file:
-                version = np.lib.format.read_magic(file)
-                read: Any = np.lib.format.read_array_header_2_0
-                if version == (1, 0):
-                    read = np.lib.format.read_array_header_1_0
-                shape, _, dtype = read(file)
-        except Exception as error:
-            raise self._broken(key, error) from error
-        if dtype.hasobject:
-            raise UserError(f"{self.path}: '{key}' holds Python objects; save numbers instead")
+        with self._member(key) as (file, size):
+            version = np.lib.format.read_magic(file)
+            read: Any = np.lib.format.read_array_header_2_0
+            if version == (1, 0):
+                read = np.lib.format.read_array_header_1_0
+            shape, _, dtype = read(file)
+            if dtype.hasobject:
+                raise UserError(f"{self.path}: '{key}' holds Python objects; save numbers instead")
+            found = size - file.tell()
+            if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != found:
+                raise ValueError(f"{found:,} bytes do not fit its header, {shape} of {dtype}")
         return shape, dtype
 
     def read(self, key: str) -> np.ndarray:
         """The array of a key."""
-        try:
-            with np.load(self.path, allow_pickle=False) as archive:
-                return archive[key]
-        except Exception as error:
-            raise self._broken(key, error) from error
+        self.header(key)
+        with self._member(key) as (file, _):
+            return np.lib.format.read_array(file, allow_pickle=False)
 
-    def _broken(self, key: str, error: Exception) -> UserError:
-        return UserError(f"{self.path}: '{key}' cannot be read: {' '.join(str(error).split())}")
+    @contextlib.contextmanager
+    def _member(self, key: str) -> Iterator[tuple[Any, int]]:
+        """An array's file and its length. Whatever fails inside becomes a UserError."""
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                info = archive.getinfo(f"{key}.npy")
+                if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError("compressed in a way that NumPy does not write")
+                with archive.open(info) as file:
+                    yield file, info.file_size
+        except UserError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"{self.path}: '{key}' cannot be read: {reason}") from error
 
 
 def load(request: Request) -> Source:
@@ -80,20 +107,17 @@ def load(request: Request) -> Source:
     if image_key is None:
         wanted = ", ".join(f"'{pattern.format(request.split)}'" for pattern in _IMAGE_KEYS)
         raise UserError(
-            f"{path}: no images for split '{request.split}': it has {archive.keys}, expected "
+            f"{path}: no images for split '{request.split}': it has {archive.keys[:20]}, expected "
             f"one of {wanted}"
         )
     shared = image_key in _IMAGE_KEYS
     label_key = archive.find(_LABEL_KEYS[2:] if shared else _LABEL_KEYS[:2], request.split)
     if shared:
         check_split(request.spec, request.split)
-    raw = _read_images(archive, image_key, request)
-    labels, names, classes = _read_labels(archive, label_key, request.split)
-    if labels is not None and len(labels) != len(raw):
-        raise UserError(
-            f"{path}: '{image_key}' holds {len(raw)} images but '{label_key}' {len(labels)} "
-            "labels: expected one label per image"
-        )
+    shape = _check_images(archive, image_key, request)
+    labels, names, classes = _read_labels(archive, label_key, request, shape[0])
+    raw = archive.read(image_key)
+    raw = raw[..., 0] if shape[3:] == (1,) else raw
     chosen = np.arange(len(raw))
     if shared:
         chosen = choose_split([str(index) for index in chosen], request.split)
@@ -102,8 +126,8 @@ def load(request: Request) -> Source:
     return ArraySource(request, images, labels=labels, class_names=names, num_classes=classes)
 
 
-def _read_images(archive: Archive, key: str, request: Request) -> np.ndarray:
-    """The array of the images as it is stored: [N, H, W] or [N, H, W, 3]."""
+def _check_images(archive: Archive, key: str, request: Request) -> tuple[int, ...]:
+    """The shape of the images as they are stored: [N, H, W], [N, H, W, 1] or [N, H, W, 3]."""
     shape, dtype = archive.header(key)
     where = f"{archive.path}: '{key}'"
     if len(shape) not in (3, 4) or shape[3:] not in ((), (1,), (3,)):
@@ -120,8 +144,12 @@ def _read_images(archive: Archive, key: str, request: Request) -> np.ndarray:
             f"{where} needs {needed / _GIB:.2f} GiB and an npz file is read into memory whole; "
             f"raise memory_limit ({request.memory_limit / _GIB:.2f} GiB) or use folder:"
         )
-    array = archive.read(key)
-    return array[..., 0] if shape[3:] == (1,) else array
+    if shape[1] * shape[2] > request.max_pixels:
+        raise UserError(
+            f"{where} holds images of {shape[1]} x {shape[2]} pixels, more than "
+            f"max_pixels={request.max_pixels}: scale them down, or raise max_pixels"
+        )
+    return shape
 
 
 def _convert(raw: np.ndarray, chosen: np.ndarray, size: int, where: str) -> np.ndarray:
@@ -137,33 +165,42 @@ def _convert(raw: np.ndarray, chosen: np.ndarray, size: int, where: str) -> np.n
                 f"{where} has type {raw.dtype} and values from {image.min()} to {image.max()} in "
                 f"image {chosen[row]}; expected finite values from 0 to {limit}"
             )
-        if raw.dtype.kind in "bf":
-            image = np.round(image.astype(np.float32) * 255)
-        images[row] = resize_image(np.ascontiguousarray(image, np.uint8), size)
+        taken = memory.take(48 * image.shape[0] * image.shape[1])  # three floats and the result
+        try:
+            if raw.dtype.kind in "bf":
+                image = np.round(image.astype(np.float32) * 255)
+            images[row] = resize_image(np.ascontiguousarray(image, np.uint8), size)
+        finally:
+            memory.give(taken)
 
     run_all(convert, len(chosen), description="reading images")
     return images
 
 
 def _read_labels(
-    archive: Archive, key: str | None, split: str
+    archive: Archive, key: str | None, request: Request, count: int
 ) -> tuple[np.ndarray | None, list[str] | None, int]:
-    """Labels int [N], class names and number of classes, which all splits of the file share."""
+    """Labels int [count], class names and number of classes, which all splits of the file share."""
     if key is None:
         return None, None, 0
-    pattern = next(p for p in _LABEL_KEYS if p.format(split) == key)
+    pattern = next(p for p in _LABEL_KEYS if p.format(request.split) == key)
     keys = {key, *(pattern.format(other) for other in SPLITS)} & set(archive.keys)
-    arrays = {each: _read_label_array(archive, each) for each in sorted(keys)}
+    arrays = {
+        each: _read_label_array(archive, each, request, count if each == key else None)
+        for each in sorted(keys)
+    }
+    if len({array.dtype.kind for array in arrays.values()}) > 1:
+        raise UserError(f"{archive.path}: {sorted(keys)} are partly numbers and partly names")
     everything = np.concatenate(list(arrays.values()))
     labels = arrays[key]
     if everything.dtype.kind == "U":
         names = np.unique(everything)
+        check_classes(f"{archive.path}: '{key}'", len(names))
         return np.searchsorted(names, labels), names.tolist(), len(names)
     classes = int(everything.max(initial=-1)) + 1
     if "class_names" not in archive.keys:
         return labels, None, classes
-    archive.header("class_names")
-    given = [str(name) for name in archive.read("class_names").ravel()]
+    given = _read_text(archive, "class_names", request).tolist()
     if len(given) < classes:
         raise UserError(
             f"{archive.path}: 'class_names' has {len(given)} names but labels go up to "
@@ -172,19 +209,43 @@ def _read_labels(
     return labels, given, len(given)
 
 
-def _read_label_array(archive: Archive, key: str) -> np.ndarray:
-    """Labels as int64 [N] or str [N]."""
-    archive.header(key)
-    labels = archive.read(key)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
+def _read_label_array(
+    archive: Archive, key: str, request: Request, count: int | None
+) -> np.ndarray:
+    """Labels as int64 [N] or str [N]; N is checked where `count` says what it is."""
     where = f"{archive.path}: '{key}'"
-    if labels.ndim != 1:
+    shape, dtype = archive.header(key)
+    if not shape or shape[1:] not in ((), (1,)):
+        raise UserError(f"{where} has shape {list(shape)}; expected one label per image, [N]")
+    if dtype.kind not in "uiUS":
+        raise UserError(f"{where} has type {dtype}; expected small integers, or names")
+    if count is not None and shape[0] != count:
         raise UserError(
-            f"{where} has shape {list(labels.shape)}; expected one label per image, [N]"
+            f"{archive.path}: {count} images but '{key}' holds {shape[0]} labels: expected one "
+            "label per image"
         )
-    if labels.dtype.kind in "US":
-        return labels.astype(np.str_)
-    if labels.dtype.kind not in "ui" or (labels.size and labels.max() > np.iinfo(np.int32).max):
-        raise UserError(f"{where} has type {labels.dtype}; expected small integers, or names")
+    if not request.fits(shape[0]):
+        raise UserError(
+            f"{where} holds {shape[0]} labels, for more images than memory_limit allows"
+        )
+    if dtype.kind in "US":
+        return _read_text(archive, key, request)
+    labels = archive.read(key).reshape(-1)
+    check_classes(where, int(labels.max(initial=0)) + 1)
     return labels.astype(np.int64)
+
+
+def _read_text(archive: Archive, key: str, request: Request) -> np.ndarray:
+    """Names as str [N]."""
+    where = f"{archive.path}: '{key}'"
+    shape, dtype = archive.header(key)
+    # A byte becomes a character of four; names are sorted, and become Python's.
+    if 16 * math.prod(shape) * dtype.itemsize > request.memory_limit:
+        raise UserError(f"{where} has shape {list(shape)} and type {dtype}: too long for names")
+    values = archive.read(key).reshape(-1)
+    try:
+        text = values.astype(np.str_)
+        "".join(text.tolist()).encode()
+    except (ValueError, TypeError, SystemError) as error:
+        raise UserError(f"{where} holds bytes that are no text; save names as str") from error
+    return text

@@ -10,6 +10,7 @@ from tfvmf.data import folder, npz, tfds_source
 from tfvmf.data.base import ArraySource, Request, Source, check_split
 from tfvmf.data.images import resize_image
 from tfvmf.errors import UserError
+from tfvmf.settings import MAX_PIXELS
 
 __all__ = ["MEMORY_LIMIT", "SOURCES", "ArraySource", "Request", "Source", "download", "load"]
 
@@ -55,6 +56,7 @@ def load(
     download: bool = False,
     image_size: int = 32,
     memory_limit: int = MEMORY_LIMIT,
+    max_pixels: int = MAX_PIXELS,
 ) -> Source:
     """Opens a source of images and checks it, so that training does not start on broken data.
 
@@ -68,6 +70,7 @@ def load(
             progress bar.
         image_size: images are returned as [image_size, image_size, 3].
         memory_limit: bytes; larger sets stay on disk.
+        max_pixels: an image of more is refused before it is decoded.
 
     Returns:
         A Source; its images are uint8 RGB.
@@ -79,6 +82,8 @@ def load(
         raise UserError(f"image_size={image_size!r}: expected a whole number of pixels, 8 or more")
     if memory_limit < 0:
         raise UserError(f"memory_limit={memory_limit}: expected a number of bytes, 0 or more")
+    if max_pixels < 1:
+        raise UserError(f"max_pixels={max_pixels}: expected a number of pixels, 1 or more")
     spec, scheme, target = parse(spec)
     return SOURCES[scheme](
         Request(
@@ -89,6 +94,7 @@ def load(
             download=download,
             image_size=image_size,
             memory_limit=memory_limit,
+            max_pixels=max_pixels,
         )
     )
 

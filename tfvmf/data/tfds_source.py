@@ -114,7 +114,12 @@ class _Reader:
             while batch := list(itertools.islice(records, _CHUNK)):
                 names = [f"{where}, record {done + index}" for index in range(len(batch))]
                 encoded = [self._parse(*pair) for pair in zip(batch, names, strict=True)]
-                yield read_images(encoded, self._request.image_size, names=names)
+                yield read_images(
+                    encoded,
+                    self._request.image_size,
+                    max_pixels=self._request.max_pixels,
+                    names=names,
+                )
                 done += len(batch)
                 bar.update(len(batch))
 

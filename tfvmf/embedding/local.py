@@ -24,6 +24,7 @@ from tfvmf.errors import UserError
 from tfvmf.files import fingerprint, replacing, write_json, writing
 from tfvmf.progress import Progress
 from tfvmf.serving import EmbeddingModel, load
+from tfvmf.settings import MAX_PIXELS
 from tfvmf.training.run_directory import lock
 
 PART_ROWS = 1024  # images at most that a run loses when it is killed, and rows that it holds
@@ -63,6 +64,7 @@ def embed(
     download: bool = False,
     sort: str = "",
     batch_size: int = 64,
+    max_pixels: int = MAX_PIXELS,
     restart: bool = False,
     trust_model: bool = False,
 ) -> Embedded:
@@ -81,6 +83,7 @@ def embed(
         sort: `concentration` sorts the rows by it, ascending, and draws the least and the most
             certain images to the same name with `.png`, unless all concentrations are equal.
         batch_size: Images per forward pass.
+        max_pixels: A larger image is not decoded: its row has an error.
         restart: Do not continue: start again.
         trust_model: See `tfvmf.load`.
 
@@ -91,7 +94,7 @@ def embed(
     output = table.check_output(output)
     if sort not in ("", "concentration") or batch_size < 1:
         raise UserError(f"sort={sort}, batch_size={batch_size}: expected concentration, 1 or more")
-    files = _list_files(data, split)
+    files = _list_files(data, split, max_pixels)
     parts = output.with_name(f"{output.name}.parts")
     with _claimed(parts, output):
         loaded = load(model, trust_model=trust_model)
@@ -99,7 +102,14 @@ def embed(
         if size is None:
             raise UserError(f"{loaded.path} does not tell the size of its images: expected a run")
         images: _Images = files or _SourceImages(
-            load_source(data, split, data_dir=data_dir, download=download, image_size=size)
+            load_source(
+                data,
+                split,
+                data_dir=data_dir,
+                download=download,
+                image_size=size,
+                max_pixels=max_pixels,
+            )
         )
         plan = {
             "model": _identity(loaded),
@@ -107,6 +117,7 @@ def embed(
             "split": split,
             "images": len(images.names),
             "contents": images.identity(),
+            "max_pixels": max_pixels,
             "part_rows": PART_ROWS,
             "tfvmf": tfvmf.__version__,
         }
@@ -123,8 +134,9 @@ def embed(
 class _FileImages:
     """Files by position, their names, and their labels or None."""
 
-    def __init__(self, paths: Sequence[str], labels: Sequence[str] | None) -> None:
+    def __init__(self, paths: Sequence[str], labels: Sequence[str] | None, max_pixels: int) -> None:
         self._paths = paths
+        self._max_pixels = max_pixels
         self.names = [_text(path) for path in paths]
         self.labels = labels
 
@@ -135,7 +147,7 @@ class _FileImages:
         def read_one(place: int) -> None:
             path = self._paths[rows[place]]
             try:
-                pixels[place] = read_image(path, size)
+                pixels[place] = read_image(path, size, max_pixels=self._max_pixels)
             except UserError as error:
                 errors[place] = _text(str(error).removeprefix(f"{path}: "))
 
@@ -145,7 +157,7 @@ class _FileImages:
     def tile(self, row: int) -> np.ndarray:
         """A picture for the contact sheet."""
         try:
-            return read_image(self._paths[row], sheet.TILE)
+            return read_image(self._paths[row], sheet.TILE, max_pixels=self._max_pixels)
         except UserError:  # it was there before
             return np.full((sheet.TILE, sheet.TILE, 3), 200, np.uint8)
 
@@ -185,17 +197,17 @@ class _SourceImages:
 _Images = _FileImages | _SourceImages
 
 
-def _list_files(data: str | os.PathLike[str], split: str) -> _FileImages | None:
+def _list_files(data: str | os.PathLike[str], split: str, max_pixels: int) -> _FileImages | None:
     """The files of a folder, or one file; None if `data` is another source."""
     spec = os.fspath(data)
     target = spec.removeprefix("folder:")
     path = pathlib.Path(target).expanduser()
     if spec == target and path.is_file() and path.suffix != ".npz":
-        return _FileImages([str(path)], None)
+        return _FileImages([str(path)], None, max_pixels)
     if spec != target or path.is_dir():
         request = Request(spec=f"folder:{target}", target=target, split=split)
         paths, labels, classes = list_files(request)
-        return _FileImages(paths, _label_names(labels, classes))
+        return _FileImages(paths, _label_names(labels, classes), max_pixels)
     parse(data)
     return None
 

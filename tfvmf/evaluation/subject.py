@@ -195,6 +195,7 @@ def subject_from_run(
     checkpoint: str | pathlib.Path = "",
     data: str = "",
     data_dir: str | pathlib.Path = "",
+    max_pixels: int = 0,
     directory: str | pathlib.Path | None = None,
     trust_model: bool = False,
 ) -> Subject:
@@ -206,6 +207,7 @@ def subject_from_run(
         data: What to measure it on, as `data.load_source` takes it, with the splits that the run
             names; by default what it was judged on in training.
         data_dir: Replaces the directory of TFDS data sets that the run was trained with.
+        max_pixels: Replaces the run's; larger images are refused.
         directory: Where suites write; `<workdir>/eval` by default.
         trust_model: See `tfvmf.load`.
     """
@@ -230,6 +232,7 @@ def subject_from_run(
         )
     if data_dir:
         config.data.data_dir = str(data_dir)
+    config.data.max_pixels = max_pixels or config.data.max_pixels
     judged = data or config.data.eval_source or config.data.source
     load = functools.partial(training.load_source, config)
     train, test = (

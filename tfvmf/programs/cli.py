@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import types
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ from ml_collections import config_flags
 from tfvmf.config import default_config, flatten
 from tfvmf.errors import UserError
 from tfvmf.progress import printable
+from tfvmf.settings import MAX_PIXELS
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 DEFAULT_RUN = "runs/digits-simclr_vmf"  # where `tfvmf train` without any flags trains
@@ -41,6 +43,11 @@ _SHARED: dict[str, tuple[Callable[..., Any], Any, str]] = {
     ),
     "seed": (flags.DEFINE_integer, None, "of all that is random"),
     "max_images": (flags.DEFINE_integer, 0, "how many test images are measured; 0 for all"),
+    "max_pixels": (
+        flags.DEFINE_integer,
+        0,
+        f"larger images are refused, undecoded; 0 for the run's limit, or {MAX_PIXELS}",
+    ),
 }
 
 
@@ -82,6 +89,7 @@ def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
         return 0
 
     logging.set_verbosity(logging.WARNING)  # TensorFlow reports every file that it writes
+    warnings.filterwarnings("ignore", module="PIL")  # what is wrong with an image is our error
     try:
         # In a process that absl did not start, TensorFlow prints what it should only log.
         app.run(guarded, argv=[name], flags_parser=flags.FLAGS)

@@ -21,6 +21,7 @@ from absl import flags
 
 from tfvmf.errors import UserError
 from tfvmf.programs import cli
+from tfvmf.settings import MAX_PIXELS
 
 ARGUMENTS = ("model", "data")
 
@@ -32,6 +33,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         values,
         "data_dir",
         "download",
+        "max_pixels",
         "trust_model",
         model="a run directory, an export or a .keras file; required",
         data="a folder of images, at any depth, an image, or digits, a TFDS name, npz:/path; "
@@ -65,6 +67,7 @@ def main(values: flags.FlagValues) -> None:
                 download=values.download,
                 sort=values.sort,
                 batch_size=values.batch_size,
+                max_pixels=values.max_pixels or MAX_PIXELS,
                 restart=values.restart,
                 trust_model=values.trust_model,
             )

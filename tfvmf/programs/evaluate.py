@@ -20,6 +20,7 @@ from absl import flags
 from tfvmf.errors import UserError
 from tfvmf.files import read_text
 from tfvmf.programs import cli
+from tfvmf.settings import MAX_PIXELS
 
 ARGUMENTS = ("model", "data")
 
@@ -33,6 +34,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         values,
         "checkpoint",
         "download",
+        "max_pixels",
         "trust_model",
         model="directory of a trained run, as --workdir, or the .keras file of an encoder",
         workdir=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
@@ -125,6 +127,7 @@ def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
             checkpoint=values.checkpoint,
             data=values.data,
             data_dir=values.data_dir,
+            max_pixels=values.max_pixels,
             directory=values.output or own_results,
             trust_model=values.trust_model,
         )
@@ -134,7 +137,10 @@ def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
         raise UserError(f"--data is missing: {model} is not a run, which knows its data")
     cli.download(values, [values.data, *further])
     load = functools.partial(
-        data.load_source, data_dir=values.data_dir, image_size=loaded.card["image_size"]
+        data.load_source,
+        data_dir=values.data_dir,
+        image_size=loaded.card["image_size"],
+        max_pixels=values.max_pixels or MAX_PIXELS,
     )
     return evaluation.Subject(
         encoder=encoder,
@@ -154,7 +160,10 @@ def _load_supervised(values: flags.FlagValues) -> Any:
 
     try:
         return evaluation.subject_from_run(
-            values.supervised_workdir, data_dir=values.data_dir, trust_model=values.trust_model
+            values.supervised_workdir,
+            data_dir=values.data_dir,
+            max_pixels=values.max_pixels,
+            trust_model=values.trust_model,
         )
     except UserError as error:
         raise UserError(f"--supervised_workdir: {error}") from error

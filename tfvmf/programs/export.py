@@ -26,6 +26,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         values,
         "checkpoint",
         "download",
+        "max_pixels",
         "trust_model",
         model=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
         output="directory of versions; required",
@@ -68,6 +69,7 @@ def main(values: flags.FlagValues) -> None:
         data=values.data,
         reject_below=0.05 if values.reject_below is None else values.reject_below,
         data_dir=values.data_dir,
+        max_pixels=values.max_pixels,
         keras_file=values.keras,
         trust_model=values.trust_model,
     )

@@ -32,6 +32,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     cli.define_shared(
         values,
         "download",
+        "max_pixels",
         "seed",
         "trust_model",
         model="a run, a .keras file, a SavedModel or an .npz file; required",
@@ -86,6 +87,7 @@ def changes(values: flags.FlagValues) -> dict[str, object]:
         "seed": values.seed,
         "data.source": values.data,
         "data.data_dir": values.data_dir,
+        "data.max_pixels": values.max_pixels or None,
     }
     settings = config_flags.get_override_values(values["config"])
     return settings | {key: value for key, value in given.items() if value not in (None, "")}

@@ -26,6 +26,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     cli.define_shared(
         values,
         "download",
+        "max_pixels",
         data="images to train on: digits, a TFDS name, folder:/path or npz:/path; the config's by "
         "default",
         data_dir="where TFDS finds prepared data sets (overrides config.data.data_dir)",
@@ -63,6 +64,7 @@ def main(values: flags.FlagValues) -> None:
     config.method = values.method or config.method
     config.strategy = values.strategy or config.strategy
     config.data.data_dir = values.data_dir or config.data.data_dir
+    config.data.max_pixels = values.max_pixels or config.data.max_pixels
     config.ensemble.num_members = values.ensemble or config.ensemble.num_members
     config.ensemble.kind = values.ensemble_kind or config.ensemble.kind
     name = f"{config.name}-{config.method}"

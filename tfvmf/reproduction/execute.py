@@ -90,6 +90,7 @@ def measure_missing(workspace: Workspace, plan: Plan) -> None:
                 item.directory,
                 checkpoint="" if item.score == "ensemble" else _checkpoint(item),
                 data_dir=workspace.data_dir,
+                max_pixels=workspace.max_pixels,
             )
         elif subject.facts["step"] != item.step:
             subject = subject.at(_checkpoint(item))  # the same images
@@ -109,7 +110,9 @@ def _options(workspace: Workspace, item: Measurement) -> evaluation.Options:
     return dataclasses.replace(
         options,
         ood_sources=tuple(map(workspace.source, workspace.others(images))),
-        supervised=evaluation.subject_from_run(directory, data_dir=workspace.data_dir),
+        supervised=evaluation.subject_from_run(
+            directory, data_dir=workspace.data_dir, max_pixels=workspace.max_pixels
+        ),
     )
 
 

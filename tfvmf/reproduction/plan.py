@@ -29,6 +29,7 @@ class Workspace:
         budget: How much is spent.
         directory: Holds `runs/<name>`, the stand-ins in `data/`, and the outputs.
         data_dir: Directory of prepared TFDS data sets.
+        max_pixels: Larger images are refused; 0 for the default.
         max_images: Number of test images that are measured; 0 for the budget's number.
         seed: Seed of all runs.
         strategy: Strategy of all runs.
@@ -37,6 +38,7 @@ class Workspace:
     budget: Budget
     directory: str | pathlib.Path
     data_dir: str = ""
+    max_pixels: int = 0
     max_images: int = 0
     seed: int = 0
     strategy: str = "default"
@@ -66,6 +68,7 @@ class Workspace:
         config.update_from_flattened_dict(dict(run.changes))
         config.data.source = self.source(run.images)
         config.data.data_dir = self.data_dir
+        config.data.max_pixels = self.max_pixels or config.data.max_pixels
         config.seed = self.seed
         config.strategy = self.strategy
         config.ensemble.num_members = run.num_members

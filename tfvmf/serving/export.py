@@ -56,6 +56,7 @@ def export_model(
     data: str = "",
     reject_below: float = 0.05,
     data_dir: str | os.PathLike[str] = "",
+    max_pixels: int = 0,
     keras_file: bool = False,
     trust_model: bool = False,
 ) -> pathlib.Path:
@@ -71,6 +72,7 @@ def export_model(
         data: These data, as `tfvmf.data.load_source` takes them; the run's by default.
         reject_below: `accept` is false below this confidence.
         data_dir: Where TFDS finds the data, if not where the run found it.
+        max_pixels: Replaces the run's; larger images are refused.
         keras_file: Also save the encoder for Keras, as `assets.extra/encoder.keras`.
         trust_model: See `tfvmf.load`.
 
@@ -91,6 +93,7 @@ def export_model(
         raise UserError(f"calibrate_on={calibrate_on}: {model} takes features, not images")
     if data_dir:
         config.data.data_dir = os.fspath(data_dir)
+    config.data.max_pixels = max_pixels or config.data.max_pixels
     config.data.source = data or config.data.source
     calibration, card = None, run_card(config, method, step)
     if calibrate_on:

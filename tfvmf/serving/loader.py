@@ -24,6 +24,7 @@ from tfvmf.models import OUTPUTS
 from tfvmf.models.saved_model import load_saved_model
 from tfvmf.progress import Progress
 from tfvmf.serving.signatures import build_signatures
+from tfvmf.settings import MAX_PIXELS
 
 Image = np.ndarray | str | os.PathLike[str] | bytes
 Embeddings = dict[str, np.ndarray]
@@ -84,6 +85,7 @@ class EmbeddingModel:
         images: np.ndarray | Image | Sequence[Image] | Source,
         *,
         batch_size: int = 64,
+        max_pixels: int = MAX_PIXELS,
         progress: bool = True,
     ) -> Embeddings:
         """Embeds any number of images, batch by batch.
@@ -94,6 +96,7 @@ class EmbeddingModel:
                 or a `tfvmf.data.Source`. Files may be of any kind that training reads, and are
                 read as training does.
             batch_size: Images per forward pass.
+            max_pixels: A file with a larger image is refused.
             progress: Show a progress bar when there is more than one batch.
 
         Returns:
@@ -105,7 +108,7 @@ class EmbeddingModel:
         """
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}: use at least 1")
-        read, count = self._reader(images)
+        read, count = self._reader(images, max_pixels)
         parts: list[Embeddings] = []
         with contextlib.ExitStack() as stack:
             bar = None
@@ -120,7 +123,7 @@ class EmbeddingModel:
                     bar.update(len(batch))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _reader(self, images: Any) -> tuple[Callable[[int, int], np.ndarray], int]:
+    def _reader(self, images: Any, max_pixels: int) -> tuple[Callable[[int, int], np.ndarray], int]:
         """A function from a range of positions to their pixels, and the number of images."""
         if isinstance(images, Source):
             return images.images, images.size
@@ -142,7 +145,8 @@ class EmbeddingModel:
 
             def read_one(index: int) -> None:
                 position = start + index
-                pixels[index] = _read(images[position], size, f"images[{position}]")
+                name = f"images[{position}]"
+                pixels[index] = _read(images[position], size, max_pixels, name)
 
             run_all(read_one, len(pixels))
             return pixels
@@ -326,11 +330,10 @@ def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
     return EmbeddingModel(path, card, serve=serve, encoder=encoder)
 
 
-def _read(image: Image, size: int, name: str) -> np.ndarray:
-    if isinstance(image, bytes):
-        return read_image(image, size, name=name)
+def _read(image: Image, size: int, max_pixels: int, name: str) -> np.ndarray:
     if not isinstance(image, np.ndarray):
-        return read_image(image, size)
+        name = name if isinstance(image, bytes) else ""
+        return read_image(image, size, max_pixels=max_pixels, name=name)
     color = image.ndim == 3 and image.shape[2] == 3
     if image.dtype != np.uint8 or not (color or image.ndim == 2) or 0 in image.shape:
         raise UserError(_wrong(name, image, "[H, W, 3] or [H, W]"))

@@ -80,6 +80,7 @@ def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> dat
         data_dir=config.data.data_dir,
         image_size=config.data.image_size,
         memory_limit=memory_limit(config),
+        max_pixels=config.data.max_pixels,
     )
 
 

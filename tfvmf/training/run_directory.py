@@ -17,7 +17,10 @@ from tfvmf.files import read_text, write_json, writing
 from tfvmf.settings import Setting
 
 # The same run on other devices, or with its data elsewhere, is the same run.
-MAY_DIFFER = ("strategy", "data.data_dir", "data.memory_limit_gib", "fit_kappa.trust_model")
+MAY_DIFFER = (
+    *("strategy", "data.data_dir", "data.memory_limit_gib", "data.max_pixels"),
+    "fit_kappa.trust_model",
+)
 
 
 def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
