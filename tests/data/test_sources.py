@@ -55,7 +55,7 @@ def test_digits_are_the_original_pixels_scaled_up(digits):
 
 
 def test_a_fingerprint_tells_data_apart(digits):
-    source, request = digits["all"], Request("mine", "mine")
+    source, request = digits["all"], Request(spec="mine", target="mine")
 
     def made(images=source.array, labels=source.labels):
         return ArraySource(request, images.copy(), labels=labels, num_classes=10).fingerprint()
