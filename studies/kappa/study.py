@@ -49,9 +49,9 @@ from tfvmf.evaluation.suites.ood import detection
 from tfvmf.models import resnet
 from tfvmf.training.checkpoints import load_method
 
-_ENCODER = flags.DEFINE_string("encoder", None, "directory of a trained run")
+_ENCODER = flags.DEFINE_string("encoder", "", "directory of a trained run")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "where TFDS finds CIFAR-10, CIFAR-100 and MNIST")
-_DIRECTORY = flags.DEFINE_string("directory", None, "keeps vectors and results")
+_DIRECTORY = flags.DEFINE_string("directory", "", "keeps vectors and results")
 _TRAIN = flags.DEFINE_integer("train", 8000, "training images", lower_bound=100)
 _TEST = flags.DEFINE_integer("test", 500, "images of each test", lower_bound=10)
 _ROWS = flags.DEFINE_list("rows", [], "numbers of rows of the table, from 1; all by default")

@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from tfvmf.data.base import SPLITS, choose_split
+from tfvmf.data.base import SPLITS, Request, choose_split
 from tfvmf.data.sources import SOURCES, ArraySource, load
 from tfvmf.errors import UserError
 
@@ -52,6 +52,19 @@ def test_digits_are_the_original_pixels_scaled_up(digits):
     assert np.diagonal(per_image, 1797).min() > 0.95
     channels = digits["all"].array
     assert (channels[..., :1] == channels).all()
+
+
+def test_a_fingerprint_tells_data_apart(digits):
+    source, request = digits["all"], Request(spec="mine", target="mine")
+
+    def made(images=source.array, labels=source.labels):
+        return ArraySource(request, images.copy(), labels=labels, num_classes=10).fingerprint()
+
+    turned, moved = source.array[:, ::-1], np.roll(source.labels, 1)
+    first = np.where(np.arange(1797) == 0, (source.labels + 1) % 10, source.labels)
+    found = [made(), made(turned), made(labels=moved), made(labels=first), made(labels=None)]
+    assert len({*found}) == len(found)
+    assert made() == found[0] == load("digits", "all").fingerprint()
 
 
 def test_images_and_take_agree_with_the_array(digits):

@@ -9,6 +9,7 @@
 Every setting of tfvmf/config.py is a flag: --config.batch_size=128, --config.model.width=32, ...
 """
 
+import os
 import pathlib
 
 from absl import flags
@@ -41,6 +42,12 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         0,
         "with --strategy=mirrored: split the CPU into so many devices",
         lower_bound=0,
+    )
+    new.float(
+        "peer_timeout",
+        300.0,
+        "with --strategy=multi_worker: seconds to wait at the start for the other workers",
+        lower_bound=1.0,
     )
     new.integer("ensemble", None, "train so many members into one run directory", lower_bound=2)
     new.enum(
@@ -77,6 +84,8 @@ def main(values: flags.FlagValues) -> None:
     cli.download(
         values, (config.data.source, config.data.eval_source), data_dir=config.data.data_dir
     )
+    if config.strategy == "multi_worker":  # whose servers log, over many lines, what they raise too
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     cli.import_tensorflow()  # takes seconds: all that can be checked without it has been
     from tfvmf import training
 
@@ -86,6 +95,10 @@ def main(values: flags.FlagValues) -> None:
         return
     training.share_cores(config)
     training.train(
-        config, workdir, force_config=values.force_config, logical_devices=values.logical_devices
+        config,
+        workdir,
+        force_config=values.force_config,
+        logical_devices=values.logical_devices,
+        peer_timeout=values.peer_timeout,
     )
     print(f"trained: {workdir}\nnext: tfvmf evaluate {workdir}")

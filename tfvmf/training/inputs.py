@@ -31,6 +31,7 @@ class Inputs(NamedTuple):
         reader: Makes the function from indices [B] to the batch of these examples.
         views: The kinds of views that a method gets of them.
         monitor: For a method, the function that measures it.
+        fingerprint: Makes a hash of the data, where the configuration does not hold one.
         check: Called with the method before anything is written.
         prepare: Called with the method, its weights in place, before the first step.
     """
@@ -42,6 +43,7 @@ class Inputs(NamedTuple):
     reader: Callable[[], pipeline.Reader]
     views: Callable[[Method], list[ViewKind]]
     monitor: Callable[[Method], Callable[[], dict[str, float]]]
+    fingerprint: Callable[[], str] = lambda: ""
     check: Callable[[Method], None] = lambda method: None
     prepare: Callable[[Method], None] = lambda method: None
 
@@ -64,6 +66,7 @@ def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = No
         reader=lambda: pipeline.image_reader(source),
         views=lambda method: views_of(method, augmentation),
         monitor=lambda method: Monitor(config.monitor, method.encoder, bank, queries),
+        fingerprint=source.fingerprint,
     )
 
 

@@ -28,11 +28,13 @@ from tfvmf.training.monitor import collapse_warning
 from tfvmf.training.optimizers import make_optimizer
 from tfvmf.training.step import TrainStep, make_train_step
 from tfvmf.training.strategies import (
+    PEER_TIMEOUT,
     agree_to_stop,
     as_user_errors,
     check_same,
     is_chief,
     make_strategy,
+    run_facts,
 )
 
 
@@ -42,6 +44,7 @@ def train(
     *,
     force_config: bool = False,
     logical_devices: int = 0,
+    peer_timeout: float = PEER_TIMEOUT,
     deterministic: bool = True,
 ) -> dict[str, float]:
     """Trains what a configuration asks for: one run, or all members of an ensemble.
@@ -56,6 +59,7 @@ def train(
     options: dict[str, Any] = {
         "force_config": force_config,
         "logical_devices": logical_devices,
+        "peer_timeout": peer_timeout,
         "deterministic": deterministic,
     }
     if config.ensemble.num_members == 1 or config.ensemble.kind == "snapshot":
@@ -107,6 +111,7 @@ def train_run(
     *,
     force_config: bool = False,
     logical_devices: int = 0,
+    peer_timeout: float = PEER_TIMEOUT,
     deterministic: bool = True,
     initialize: Callable[[Method], None] | None = None,
     make_inputs: Callable[[ml_collections.ConfigDict], Inputs] = image_inputs,
@@ -118,6 +123,7 @@ def train_run(
         workdir: The run directory. Training there again resumes from the last checkpoint.
         force_config: Continue although the directory's run had other settings.
         logical_devices: See `strategies.make_strategy`.
+        peer_timeout: See `strategies.make_strategy`.
         deterministic: Switch TensorFlow's op determinism on, so that the same call gives the same
             bits, interrupted or not. It stays on in this process: TensorFlow has no public way to
             switch it off.
@@ -134,6 +140,7 @@ def train_run(
     """
     workdir = pathlib.Path(workdir)
     check_name(config.method)
+    chief = is_chief(config.strategy)
 
     # ---- Data: every problem with it shows before anything is trained.
     inputs = make_inputs(config)
@@ -143,9 +150,15 @@ def train_run(
     # ---- Model, optimizer and state. The same seed gives the same bits, interrupted or not.
     if deterministic:
         tf.config.experimental.enable_op_determinism()
-    strategy = make_strategy(config.strategy, logical_devices=logical_devices)
-    chief = is_chief(config.strategy)
-    with building(seed=config.seed, precision=config.precision), strategy.scope():
+    alike = run_facts(config, inputs) if config.strategy == "multi_worker" else {}
+    strategy = make_strategy(
+        config.strategy, logical_devices=logical_devices, facts=alike, peer_timeout=peer_timeout
+    )
+    with (
+        as_user_errors(strategy),
+        building(seed=config.seed, precision=config.precision),
+        strategy.scope(),
+    ):
         method = build_method(config, num_classes=inputs.num_classes)
         optimizer = make_optimizer(
             config.optimizer,
@@ -169,7 +182,8 @@ def train_run(
             start = checkpoints.restore()
             if start == 0 and initialize is not None:
                 initialize(method)
-        check_same(strategy, config, workdir, start)
+        variables = [v for model in method.models.values() for v in model.variables]
+        check_same(strategy, alike, variables, workdir, start)
 
         def save_member(number: int) -> None:
             """Writes the present state as a run directory of its own."""

@@ -1,23 +1,36 @@
 """TensorFlow's distribution strategies by name, and what the workers of a run agree on."""
 
+import asyncio
 import contextlib
 import functools
 import json
+import math
 import os
 import pathlib
 import re
+import signal
+import socket
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
+import keras
 import ml_collections
 import tensorflow as tf
 
-from tfvmf import cores, distribute
+from tfvmf import __version__, cores, distribute
 from tfvmf.config import STRATEGIES, flatten
 from tfvmf.errors import UserError
 from tfvmf.methods import METHODS
+from tfvmf.training.inputs import Inputs
 from tfvmf.training.run_directory import MAY_DIFFER
+
+PEER_TIMEOUT = 300.0  # seconds
+_LONGEST = 2**20  # bytes of what a worker tells the others
+_PAUSE = 0.5  # seconds between two attempts to reach one
+_CONNECT = 5.0  # seconds of an attempt
+_ADDRESS = re.compile(r"(?:\[([^\s\[\]]+)\]|([^\s:/]+)):([0-9]{1,5})")
 
 # What collective operations raise when a worker is gone, depending on where they were.
 _LOST = (
@@ -50,9 +63,17 @@ def share_cores(config: ml_collections.ConfigDict) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(max(1, count // 2))
 
 
-@functools.cache
-def make_strategy(name: str, *, logical_devices: int = 0) -> tf.distribute.Strategy:
-    """Creates the strategy that spreads a batch over devices or machines, once a process.
+_MADE: dict[tuple[str, int], tf.distribute.Strategy] = {}
+
+
+def make_strategy(
+    name: str,
+    *,
+    logical_devices: int = 0,
+    facts: dict[str, Any] | None = None,
+    peer_timeout: float = PEER_TIMEOUT,
+) -> tf.distribute.Strategy:
+    """Creates the strategy that spreads a batch over devices or machines, once per process.
 
     Once, because TensorFlow numbers the collective operations of every strategy from the same
     start: those of a second one would be taken for those of the first.
@@ -62,6 +83,8 @@ def make_strategy(name: str, *, logical_devices: int = 0) -> tf.distribute.Strat
             (all machines that the environment variable TF_CONFIG names).
         logical_devices: With `mirrored`, splits the CPU into so many devices, to try on one
             machine what several would compute; 0 takes the devices as they are.
+        facts: With `multi_worker`, what must be the same on all workers (`run_facts`).
+        peer_timeout: With `multi_worker`, how many seconds to wait for the other workers.
     """
     if name not in STRATEGIES:
         raise UserError(f"--strategy={name} is unknown: use one of {', '.join(STRATEGIES)}")
@@ -69,11 +92,17 @@ def make_strategy(name: str, *, logical_devices: int = 0) -> tf.distribute.Strat
         raise UserError("--logical_devices goes with --strategy=mirrored")
     if name == "default":
         return tf.distribute.get_strategy()
-    if name == "multi_worker":
-        cluster, kind, index = _cluster()
-        count = sum(len(addresses) for addresses in cluster.values())
-        print(f"{kind} {index}: waiting for all {count} workers", file=sys.stderr, flush=True)
-        return tf.distribute.MultiWorkerMirroredStrategy()
+    key = name, logical_devices
+    if key not in _MADE:
+        _MADE[key] = (
+            _multi_worker(facts or {}, peer_timeout)
+            if name == "multi_worker"
+            else _mirrored(logical_devices)
+        )
+    return _MADE[key]
+
+
+def _mirrored(logical_devices: int) -> tf.distribute.Strategy:
     if not logical_devices:
         return tf.distribute.MirroredStrategy()
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -83,31 +112,250 @@ def make_strategy(name: str, *, logical_devices: int = 0) -> tf.distribute.Strat
     return tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(logical_devices)])
 
 
+def _multi_worker(facts: dict[str, Any], timeout: float) -> tf.distribute.Strategy:
+    cluster = parse_cluster(os.environ.get("TF_CONFIG", ""))
+    print(
+        f"{cluster.me}: waiting up to {timeout:g} s for all {len(cluster.addresses)} workers",
+        file=sys.stderr,
+        flush=True,
+    )
+    meet(cluster, facts, timeout=timeout)
+    # All were here a moment ago. For one that has died since, TensorFlow would wait for an hour;
+    # it holds Python's lock meanwhile and ignores SIGTERM, so only the kernel can end that.
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(math.ceil(timeout))
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except tf.errors.OpError as error:
+        raise UserError(f"{cluster.me} cannot join the others: {error.message}") from error
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
+
+
 def is_chief(name: str) -> bool:
     """Whether this process writes the run directory under a strategy: one of all workers does."""
     if name != "multi_worker":
         return True
-    cluster, kind, index = _cluster()
-    return kind == "chief" or ("chief" not in cluster and kind == "worker" and index == 0)
+    cluster = parse_cluster(os.environ.get("TF_CONFIG", ""))
+    return cluster.me == next(iter(cluster.addresses))
+
+
+# ---- Who the workers are, and whether they are all there and mean the same run.
+
+
+class Cluster(NamedTuple):
+    """The workers of a run.
+
+    Attributes:
+        addresses: Host and port of each by its name, `chief 0` or `worker 1`, the chief first.
+        me: Name of this process.
+    """
+
+    addresses: dict[str, tuple[str, int]]
+    me: str
+
+
+def parse_cluster(text: str) -> Cluster:
+    """Reads TF_CONFIG; TensorFlow itself answers mistakes in it with tracebacks or silence."""
+
+    def wrong(problem: str) -> UserError:
+        return UserError(
+            f"TF_CONFIG {problem}: --strategy=multi_worker expects this environment variable as in "
+            """{"cluster": {"worker": ["host:port", "host:port"]}, """
+            """"task": {"type": "worker", "index": 0}}, see docs/scaling.md"""
+        )
+
+    if not text:
+        raise wrong("is not set")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise wrong(f"is not JSON ({error})") from error
+    content = content if isinstance(content, dict) else {}
+    jobs, task = content.get("cluster"), content.get("task")
+    if not isinstance(jobs, dict) or not isinstance(task, dict):
+        raise wrong("has no objects 'cluster' and 'task'")
+    addresses: dict[str, tuple[str, int]] = {}
+    for kind, listed in sorted(jobs.items()):  # the chief first, as TensorFlow counts
+        if kind not in ("chief", "worker"):
+            raise wrong(f"has tasks of the unknown type '{kind}'")
+        if not isinstance(listed, list):
+            raise wrong(f"has no list of addresses for '{kind}'")
+        if kind == "chief" and len(listed) > 1:
+            raise wrong(f"has {len(listed)} chiefs")
+        for index, address in enumerate(listed):
+            found = _ADDRESS.fullmatch(str(address))
+            if not found or not 0 < int(found[3]) < 2**16:
+                raise wrong(f"has the address {address!r}, which is not host:port")
+            place = (found[1] or found[2]).lower(), int(found[3])
+            if place in addresses.values():
+                raise wrong(f"has the address {address} twice")
+            addresses[f"{kind} {index}"] = place
+    me = f"{task.get('type')} {task.get('index')}"
+    if me not in addresses:
+        raise wrong(f"says that this process is '{me}', but has only {', '.join(addresses)}")
+    return Cluster(addresses, me)
+
+
+def run_facts(config: ml_collections.ConfigDict, inputs: Inputs) -> dict[str, Any]:
+    """What must be the same on all workers of a run, for `make_strategy`."""
+    settings = {f"--config.{k}": v for k, v in flatten(config).items() if k not in MAY_DIFFER}
+    return settings | {
+        "training data": f"{inputs.size} examples of {inputs.num_classes} classes with hash "
+        f"{inputs.fingerprint()}",
+        "tfvmf": __version__,
+        "TensorFlow": tf.__version__,
+        "Keras": keras.__version__,
+        "number of GPUs": len(tf.config.list_physical_devices("GPU")),
+    }
+
+
+def disagreement(facts: dict[str, dict[str, Any]]) -> str:
+    """What workers do not have in common, in words: "" if they agree.
+
+    Args:
+        facts: {worker: {what: value}}; values are those of JSON.
+    """
+    told = []
+    for what in dict.fromkeys(key for known in facts.values() for key in known):
+        holders: dict[str, list[str]] = {}
+        for worker, known in facts.items():
+            holders.setdefault(json.dumps(known.get(what), sort_keys=True), []).append(worker)
+        if len(holders) > 1:
+            values = (f"{value[:80]} on {_few(names)}" for value, names in holders.items())
+            told.append(f"{what} is {' and '.join(values)}")
+    return f"the workers differ: {_few(told, '; ')}" if told else ""
+
+
+def _few(names: Iterable[str], separator: str = ", ") -> str:
+    """The first of many names."""
+    names = list(names)
+    return separator.join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def meet(cluster: Cluster, facts: dict[str, Any], *, timeout: float) -> None:
+    """Waits until all workers are there; refuses to go on unless all tell the same facts.
+
+    Before TensorFlow's servers start, on the same ports: so a port in use is found on its own
+    host, a missing worker or a firewall on all others (each reaches each, as they will need to),
+    and workers of different versions are told apart before they speak to each other. TensorFlow
+    offers no time limit for any of this.
+
+    Args:
+        cluster: All workers.
+        facts: Of this one, with values of JSON.
+        timeout: In seconds.
+    """
+    port = cluster.addresses[cluster.me][1]
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        place = socket.create_server(("", port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        raise UserError(
+            f"{cluster.me} cannot listen on port {port} ({os.strerror(error.errno or 0)}): free "
+            "it, or choose another in the TF_CONFIG of all workers"
+        ) from error
+    facts = {**facts, "the list of workers in TF_CONFIG": [*cluster.addresses]}
+    with place:
+        heard, trouble = asyncio.run(_exchange(cluster, facts, place, timeout))
+    if told := disagreement({name: heard[name] for name in cluster.addresses if name in heard}):
+        raise UserError(f"{told}: start all with the same command, data and versions")
+    if trouble:
+        raise UserError(
+            f"--peer_timeout={timeout:g} seconds are over, and {_few(trouble)}: see what that "
+            "worker says, and whether TF_CONFIG and firewalls let all workers reach each other"
+        )
+
+
+async def _exchange(
+    cluster: Cluster, facts: dict[str, Any], place: socket.socket, timeout: float
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Tells all workers the facts and hears theirs: {worker: facts}, and what went wrong.
+
+    Each asks each other one, and gets an answer of two lines: name and facts, and `complete` as
+    soon as the one that answers has heard from all. When a worker has heard `complete` from all
+    others, and they from it, nobody needs it any longer.
+    """
+    heard, complete = {cluster.me: facts}, asyncio.Event()
+    peers = {name: "{}:{}".format(*at) for name, at in cluster.addresses.items()}
+    del peers[cluster.me]
+    reasons, ready = dict.fromkeys(peers, "no answer"), set[str]()
+    told = {name: asyncio.Event() for name in peers}
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, ValueError), contextlib.closing(writer):
+            name = (await reader.readline()).decode().strip()
+            if name in peers:
+                writer.write(json.dumps([cluster.me, facts]).encode() + b"\n")
+                await complete.wait()
+                writer.write(b"complete\n")
+                await reader.read(1)  # until the other has read that, and closes
+                told[name].set()
+
+    async def ask(name: str) -> None:
+        while True:
+            try:
+                reader, writer = await asyncio.wait_for(
+                    asyncio.open_connection(*cluster.addresses[name], limit=_LONGEST), _CONNECT
+                )
+                with contextlib.closing(writer):
+                    writer.write(f"{cluster.me}\n".encode())
+                    answered, its_facts = json.loads(await reader.readline())
+                    if answered != name:
+                        raise ValueError(answered)
+                    heard[name] = dict(its_facts)
+                    if len(heard) == len(cluster.addresses):
+                        complete.set()
+                    if await reader.readline() == b"complete\n":
+                        ready.add(name)
+                        return
+            except OSError as error:
+                reasons[name] = str(error.strerror or "no answer")
+            except (TypeError, ValueError):
+                reasons[name] = "somebody else answers there"
+            await asyncio.sleep(_PAUSE)
+
+    server = await asyncio.start_server(answer, sock=place, limit=_LONGEST)
+    try:
+        async with asyncio.timeout(timeout):
+            await asyncio.gather(*map(ask, peers), *(event.wait() for event in told.values()))
+    except TimeoutError:
+        pass
+    finally:
+        server.close()
+    absent = [name for name in peers if name not in heard]
+    trouble = [f"{name} at {peers[name]} is missing ({reasons[name]})" for name in absent]
+    trouble = trouble or [f"{name} lacks others" for name in peers if name not in ready]
+    return heard, trouble or [
+        f"{n} does not reach {cluster.me}" for n in peers if not told[n].is_set()
+    ]
 
 
 def check_same(
     strategy: tf.distribute.Strategy,
-    config: ml_collections.ConfigDict,
+    facts: dict[str, Any],
+    variables: list[keras.Variable],
     workdir: pathlib.Path,
     start: int,
 ) -> None:
     """Refuses workers that would train different things: they would wait for each other forever."""
-    settings = {key: value for key, value in flatten(config).items() if key not in MAY_DIFFER}
-    checksum = zlib.crc32(json.dumps(settings, sort_keys=True).encode())
-    starts, checksums = zip(*_of_all_workers(strategy, start, checksum), strict=True)
-    if len(set(checksums)) > 1:
-        raise UserError("the workers have different settings: start all with the same command")
-    if len(set(starts)) > 1:
-        raise UserError(
-            f"--workdir={workdir}: the workers would go on from different steps, {starts}: it must "
-            "be a directory that all of them share"
-        )
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return
+    checksum = 0
+    for variable in variables:
+        checksum = zlib.crc32(variable.numpy().tobytes(), checksum)
+    mine = {
+        "the step to continue from": start,
+        "the checksum of settings and data": zlib.crc32(json.dumps(facts).encode()),
+        "the checksum of the weights": checksum,
+    }
+    rows = _of_all_workers(strategy, *mine.values())
+    if told := disagreement(
+        {f"replica {i}": dict(zip(mine, row, strict=True)) for i, row in enumerate(rows)}
+    ):
+        raise UserError(f"{told}: --workdir={workdir} must be a directory that all of them share")
 
 
 def agree_to_stop(strategy: tf.distribute.Strategy, signum: int, step: int, *, every: int) -> int:
@@ -128,23 +376,23 @@ def as_user_errors(strategy: tf.distribute.Strategy) -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         # A broken image of a streamed source: its error has crossed TensorFlow's input pipeline.
-        told = re.search(r"UserError: ([^\n]+)", str(error))
-        if told:
-            raise UserError(told.group(1)) from error
+        if known := re.search(r"UserError: ([^\n]+)", str(error)):
+            raise UserError(known[1]) from error
         workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         if workers and isinstance(error, _LOST):
-            reason = re.search(r"aborted by: ([^.\n]+)", str(error.message))
+            message = str(error.message)
+            gone = dict.fromkeys(re.findall(r"/job:(\w+)/replica:\d+/task:(\d+)\n", message))
+            reason = re.search(r"aborted by: ([^.\n]+)", message)
+            told = ", ".join(map(" ".join, gone)) or (reason[1] if reason else type(error).__name__)
             raise UserError(
-                f"a worker is gone ({reason.group(1) if reason else type(error).__name__}): start "
-                "all workers again, they continue from the last checkpoint"
+                f"a worker is gone ({told}): start all workers again, they continue from the last "
+                "checkpoint"
             ) from error
         raise
 
 
 def _of_all_workers(strategy: tf.distribute.Strategy, *values: int) -> list[tuple[int, ...]]:
-    """The values that each replica calls this with; those of this process unless there are more."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return [values]
+    """The values that each replica of all workers calls this with."""
     stacked = _stacking(strategy)(tf.constant(values, tf.int64))
     rows = strategy.experimental_local_results(stacked)[0]
     return [tuple(row) for row in rows.numpy().tolist()]
@@ -154,21 +402,3 @@ def _of_all_workers(strategy: tf.distribute.Strategy, *values: int) -> list[tupl
 def _stacking(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
     """A function, traced once, that puts the tensors of all replicas beside each other."""
     return tf.function(lambda values: strategy.run(distribute.stack, args=(values,)))
-
-
-def _cluster() -> tuple[dict[str, list[str]], str, int]:
-    """All addresses of TF_CONFIG by their kind, and which of them this process is."""
-    try:
-        content = json.loads(os.environ["TF_CONFIG"])
-        cluster, kind = content["cluster"], content["task"]["type"]
-        index = int(content["task"]["index"])
-        if not 0 <= index < len(cluster[kind]):
-            raise IndexError(index)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        # TensorFlow itself would train alone without a word, or fail with a traceback.
-        raise UserError(
-            "--strategy=multi_worker needs the environment variable TF_CONFIG as in "
-            """{"cluster": {"worker": ["host:port", "host:port"]}, """
-            """"task": {"type": "worker", "index": 0}}: see docs/scaling.md"""
-        ) from error
-    return cluster, kind, index
