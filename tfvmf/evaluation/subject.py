@@ -316,7 +316,7 @@ def _apply(
     """A function of uint8 images on the first `limit` of a source (0: on all)."""
     size = min(limit or source.size, source.size)
     parts = []
-    with Progress(size, unit="image", description=f"{source.name} ({source.split}) ") as bar:
+    with Progress(size, unit="image", description=f"{source.name} ({source.split})") as bar:
         for start in range(0, size, _CHUNK):
             stop = min(start + _CHUNK, size)
             parts.append(function(source.images(start, stop)))
