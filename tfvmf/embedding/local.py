@@ -288,7 +288,7 @@ def _write_parts(
     wanted = [range(start, min(start + PART_ROWS, count)) for start in range(0, count, PART_ROWS)]
     missing = [rows for rows in wanted if not _part(parts, rows.start).exists()]
     done = count - sum(map(len, missing))
-    with Progress(count, initial=done, unit="image", description="embedding ") as bar:
+    with Progress(count, initial=done, unit="image", description="embedding") as bar:
         for rows in missing:
             blocks = []
             for start in range(rows.start, rows.stop, batch_size):

@@ -279,10 +279,15 @@ class DeferredSource(Source):
         return self._load(self.name, self.split)
 
     def __getattr__(self, name: str) -> Any:
-        # Only for what is not set above: size, labels, classes, array.
+        # Only for what is not set above: size, labels, classes, files.
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._opened, name)
+
+    @property
+    def array(self) -> np.ndarray | None:
+        """All images when they are in memory; else None."""
+        return self._opened.array
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""
@@ -311,7 +316,7 @@ def _apply(
     """A function of uint8 images on the first `limit` of a source (0: on all)."""
     size = min(limit or source.size, source.size)
     parts = []
-    with Progress(size, unit="image", description=f"{source.name} ({source.split}) ") as bar:
+    with Progress(size, unit="image", description=f"{source.name} ({source.split})") as bar:
         for start in range(0, size, _CHUNK):
             stop = min(start + _CHUNK, size)
             parts.append(function(source.images(start, stop)))
