@@ -20,7 +20,7 @@ from tfvmf.settings import (
     tree,
 )
 
-__all__ = ["RENAMED", "declared", "default_config", "differences", "flatten", "validate", "view_size"]
+__all__ = ["RENAMED", "declared", "default_config", "differences", "flatten", "validate"]
 
 STRATEGIES = ("default", "mirrored", "multi_worker")
 OPTIMIZERS = ("adam", "sgd")

@@ -1,8 +1,10 @@
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
-
 from helpers.tiny import tiny_config
+
 from tfvmf import models, training
 from tfvmf.models import convnet
 from tfvmf.training import loop
@@ -29,7 +31,7 @@ def test_every_level_is_seen(stem, first):
 @pytest.mark.parametrize("width", [1, 16])
 def test_the_number_of_weights(width):
     channels = [3] + [multiple * width for multiple in (1, 2, 2, 8, 8, 16, 16)]
-    filters = sum(9 * a * b for a, b in zip(channels, channels[1:], strict=False))
+    filters = sum(9 * a * b for a, b in itertools.pairwise(channels))
     backbone = convnet.build_backbone(width=width, dropout=0.1)
     # Beside the filters a scale and an offset for each channel.
     weights = sum(int(np.prod(v.shape)) for v in backbone.trainable_variables)
@@ -57,9 +59,7 @@ def test_unknown_names_are_refused():
         convnet.build_backbone("convnet9")
 
 
-def test_two_replicas_train_it_as_one_device_does(
-    tmp_path, two_replicas, monkeypatch
-):
+def test_two_replicas_train_it_as_one_device_does(tmp_path, two_replicas, monkeypatch):
     changes = {
         "model.backbone": "convnet8", "model.width": 4, "data.image_size": 12,
         "data.view_share": 0.75, "batch_size": 348, "epochs": 1, "optimizer.name": "sgd",
