@@ -1,17 +1,19 @@
-"""What is fitted to an encoder after its training: a concentration head for any frozen encoder."""
+"""What is fitted to a trained encoder: a concentration head, familiarity, a decision."""
 
 import importlib
 from typing import Any
 
 # Imported when first used: the settings of `FitKappa` are read without TensorFlow.
 _MODULES = {
+    "Decision": "decision",
+    "Familiarity": "familiarity",
     "FitKappa": "method",
     "add_head": "foreign",
     "fit_kappa": "kappa",
     "load_frozen": "foreign",
 }
 
-__all__ = ["FitKappa", "add_head", "fit_kappa", "load_frozen"]
+__all__ = ["Decision", "Familiarity", "FitKappa", "add_head", "fit_kappa", "load_frozen"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,195 @@
+"""Familiarity against NumPy and SciPy, and the guarantee of the decision by simulation."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import special, stats
+
+from tfvmf.errors import UserError
+from tfvmf.posthoc.decision import Decision
+from tfvmf.posthoc.familiarity import Familiarity
+
+
+def embeddings(size, *, seed=0, center=1.0):
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(size, 12)) * np.r_[np.ones(4), 0.1 * np.ones(8)]
+    features[:, 0] += 3.0 * center
+    mixing = 3.0 * np.eye(6) + np.random.default_rng(1).normal(size=(6, 6))
+    return features.astype(np.float32), (rng.normal(size=(size, 6)) @ mixing).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def familiarity():
+    return Familiarity.fit(*embeddings(2000), bank_size=500)
+
+
+def unit(values):
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
+def test_familiarity_is_the_sum_of_two_standardized_log_densities(familiarity):
+    features, levels = embeddings(50, seed=3)
+    bank = familiarity.bank.astype(np.float64)
+    kernels = special.logsumexp(familiarity.bandwidth * unit(features) @ bank.T, axis=1)
+    white = (levels - familiarity.center) / familiarity.scale @ familiarity.whitening.astype(float)
+    parts = np.stack([kernels, -0.5 * (white**2).sum(axis=1)])
+    mean, deviation = familiarity.reference.T[..., None]
+    expected = ((parts - mean) / deviation).sum(axis=0)
+    np.testing.assert_allclose(familiarity(features, levels), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_levels_are_whitened(familiarity):
+    _, levels = embeddings(5000, seed=4)
+    white = (levels - familiarity.center) / familiarity.scale @ familiarity.whitening.astype(float)
+    np.testing.assert_allclose(np.cov(white.T), np.eye(6), atol=0.12)
+
+
+def test_the_bandwidth_lets_ten_images_decide(familiarity):
+    features, _ = embeddings(500, seed=5)
+    shares = special.softmax(
+        familiarity.bandwidth * unit(features) @ familiarity.bank.astype(float).T, axis=1
+    )
+    neighbors = np.exp(stats.entropy(shares, axis=1))
+    assert 8.0 < np.median(neighbors) < 12.5
+
+
+def test_training_images_are_around_zero_and_others_below(familiarity):
+    known = familiarity(*embeddings(1000, seed=6)).numpy()
+    assert abs(known.mean()) < 0.3
+    elsewhere = familiarity(*embeddings(200, seed=7, center=-1.0)).numpy()
+    features, levels = embeddings(200, seed=8)
+    odd_levels = familiarity(features, 5.0 * levels).numpy()
+    for unknown in (elsewhere, odd_levels):
+        assert stats.mannwhitneyu(known, unknown).statistic / (len(known) * 200) > 0.95
+
+
+def test_a_model_without_levels_has_the_kernels_alone():
+    features, _ = embeddings(300)
+    alone = Familiarity.fit(features)
+    kernels, levels = alone.log_densities(features)
+    expected = (kernels.numpy() - alone.reference[0, 0]) / alone.reference[0, 1]
+    np.testing.assert_allclose(alone(features), expected, atol=1e-5)
+    assert not levels.numpy().any()
+
+
+def test_a_bank_fits_ten_megabytes():
+    rng = np.random.default_rng(0)
+    fitted = Familiarity.fit(rng.normal(size=(6000, 1280)).astype(np.float32))
+    arrays = dataclasses.asdict(fitted).values()
+    assert 9e6 < sum(value.nbytes for value in arrays if isinstance(value, np.ndarray)) <= 1e7
+
+
+def test_what_is_not_finite_is_not_familiar(familiarity):
+    features, levels = embeddings(3)
+    features[1] = np.nan
+    assert np.isneginf(familiarity(features, levels).numpy()).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("size", "bank", "broken", "message"),
+    [
+        (10, 0, False, "10 training images: familiarity needs at least 20"),
+        (100, 95, False, "bank_size=95: 100 training images make a bank of at most 90"),
+        (100, 0, True, "1 of 100 training images have features that are not finite"),
+    ],
+)
+def test_familiarity_says_what_is_wrong(size, bank, broken, message):
+    features, levels = embeddings(size)
+    if broken:
+        features[3, 2] = np.inf
+    with pytest.raises(UserError, match=message):
+        Familiarity.fit(features, levels, bank_size=bank)
+
+
+# ---- The decision.
+
+
+def test_confidence_is_the_rank_of_the_joined_p_values():
+    rng = np.random.default_rng(0)
+    calibration, scores = rng.normal(size=(2, 200)), rng.normal(size=(2, 30))
+    decision = Decision.fit(*calibration, alpha=0.1, seed=5)
+    halves = np.array_split(np.random.default_rng(5).permutation(200), 2)
+
+    def joined(pair):
+        return sum(
+            np.log((1 + (table[halves[0]] <= value).sum()) / 101)
+            for table, value in zip(calibration, pair, strict=True)
+        )
+
+    ranked = np.array([joined(pair) for pair in calibration[:, halves[1]].T])
+    expected = [(1 + (ranked <= joined(pair) + 1e-6).sum()) / 101 for pair in scores.T]
+    outputs = decision(*scores)
+    np.testing.assert_allclose(outputs["confidence"], expected, rtol=1e-6)
+    assert (outputs["accept"].numpy() == (np.array(expected) > 0.1)).all()
+
+
+@pytest.mark.parametrize("dependence", [0.9, -0.9])
+def test_at_most_alpha_of_in_distribution_images_are_rejected(dependence):
+    # Over many calibrations, whatever the scores have to do with each other.
+    rng, rejected = np.random.default_rng(1), []
+    covariance = [[1.0, dependence], [dependence, 1.0]]
+    for seed in range(100):
+        draws = rng.multivariate_normal([0.0, 0.0], covariance, size=160).T ** 3
+        decision = Decision.fit(*draws[:, :100], alpha=0.1, seed=seed)
+        rejected.append(1.0 - decision(*draws[:, 100:])["accept"].numpy().mean())
+    error = np.std(rejected) / np.sqrt(len(rejected))
+    assert np.mean(rejected) < 0.1 + 3 * error
+    assert np.mean(rejected) > 0.1 - 1 / 51 - 3 * error  # and little is given away
+
+
+def test_either_score_alone_rejects():
+    rng = np.random.default_rng(2)
+    decision = Decision.fit(*rng.normal(size=(2, 1000)))
+    outputs = decision(np.array([-9.0, 0.5, 0.5, np.nan]), np.array([0.5, -np.inf, 0.5, 0.5]))
+    assert outputs["accept"].numpy().tolist() == [False, False, True, False]
+
+
+def test_a_model_without_familiarity_decides_by_kappa():
+    kappa = np.random.default_rng(3).gamma(4.0, size=400)
+    decision = Decision.fit(kappa, alpha=0.05)
+    assert not decision(np.array([0.0]))["accept"].numpy()[0]
+    assert decision(np.array([4.0]))["accept"].numpy()[0]
+
+
+def test_both_survive_a_file_and_a_graph(tmp_path, familiarity):
+    features, levels = embeddings(100)
+    scores = np.arange(100.0)
+    decision = Decision.fit(scores, scores[::-1].copy(), alpha=0.2)
+    familiarity.save(tmp_path / "f.npz")
+    decision.save(tmp_path / "d.npz")
+    again, decided = Familiarity.load(tmp_path / "f.npz"), Decision.load(tmp_path / "d.npz")
+    assert decided.alpha == 0.2
+
+    @tf.function
+    def graph(features, levels):
+        found = again(features, levels)
+        return found, decided(tf.abs(found), found)["confidence"]
+
+    expected = familiarity(features, levels)
+    found, confidence = graph(features, levels)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(confidence, decision(tf.abs(expected), expected)["confidence"])
+
+
+def test_a_damaged_file_is_one_line(tmp_path):
+    (tmp_path / "d.npz").write_bytes(b"PK\x03\x04 no archive")
+    np.savez(tmp_path / "other.npz", joined=np.array(["a"]))
+    for name in ("d.npz", "other.npz", "absent.npz"):
+        with pytest.raises(UserError, match=f"{name} is not a Decision"):
+            Decision.load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("size", "alpha", "message"),
+    [
+        (19, 0.05, "19 calibration images: at least 20"),
+        (100, 0.0, "alpha=0.0: expected a share between 0 and 1"),
+        (100, 1.0, "alpha=1.0: expected a share"),
+        (100, 0.01, "alpha=0.01: with 50 calibration images for the rank no image"),
+    ],
+)
+def test_the_decision_says_what_is_wrong(size, alpha, message):
+    with pytest.raises(UserError, match=message):
+        Decision.fit(np.arange(size, dtype=float), alpha=alpha)

@@ -1,0 +1,113 @@
+"""Accept or reject, with a guarantee: conformal p-values of kappa and familiarity, joined."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from tfvmf.errors import UserError
+from tfvmf.posthoc.familiarity import Fitted
+
+_LEAST = 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Decision(Fitted):
+    """Turns concentration and familiarity into one confidence, and a confidence into a decision.
+
+    Half of the calibration images turn each score into a p-value,
+
+        p(x) = (1 + #{calibration images with a score <= x}) / (n + 1),
+
+    and t = log p_kappa + log p_familiarity joins them. The rank of t among the other half is again
+    a conformal p-value:
+
+        confidence = (1 + #{calibration images with t <= t(x)}) / (m + 1)
+        accept     = confidence > alpha
+
+    If x and the calibration images come from the same distribution, in any order with the same
+    probability, then confidence <= alpha has a probability of at most alpha, for every m and
+    whatever the scores are. The probability is over x *and* the calibration images; for one
+    calibration the share of rejected images scatters around alpha by about sqrt(alpha / m).
+
+    Attributes:
+        concentration: float32 [n], ascending: kappas of the first half.
+        familiarity: float32 [n], ascending: familiarities of the first half; [0] where the model
+            has none.
+        joined: float32 [m], ascending: t of the second half.
+        alpha: Share of in-distribution images that may be rejected.
+    """
+
+    concentration: np.ndarray
+    familiarity: np.ndarray
+    joined: np.ndarray
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.alpha < 1.0:
+            raise UserError(f"alpha={self.alpha}: expected a share between 0 and 1, like 0.05")
+        if self.alpha < (least := 1.0 / (len(self.joined) + 1)):
+            raise UserError(
+                f"alpha={self.alpha}: with {len(self.joined)} calibration images for the rank no "
+                f"image could be rejected: use at least {least:.2g}, or more images"
+            )
+
+    @classmethod
+    def fit(
+        cls,
+        concentration: np.ndarray,
+        familiarity: np.ndarray | None = None,
+        *,
+        alpha: float = 0.05,
+        seed: int = 0,
+    ) -> "Decision":
+        """Calibrates on images that neither trained the encoder nor judge it.
+
+        Args:
+            concentration: [N], of calibration images.
+            familiarity: [N], or None.
+            alpha: See above.
+            seed: Of the division in halves.
+        """
+        size = len(concentration)
+        if size < _LEAST:
+            raise UserError(f"{size} calibration images: at least {_LEAST} are needed")
+        scores = [concentration] + ([] if familiarity is None else [familiarity])
+        if any(np.isnan(score).any() for score in scores):
+            raise UserError("a calibration image has a score that is not a number")
+        halves = np.array_split(np.random.default_rng(seed).permutation(size), 2)
+        tables = [np.sort(score[halves[0]].astype(np.float32)) for score in scores]
+        joined = _joined(tables, [score[halves[1]] for score in scores]).numpy()
+        return cls(
+            concentration=tables[0],
+            familiarity=tables[1] if len(tables) > 1 else np.zeros(0, np.float32),
+            joined=np.sort(joined),
+            alpha=alpha,
+        )
+
+    def __call__(
+        self, concentration: tf.Tensor, familiarity: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Scores [B] -> `confidence` float32 [B] in (0, 1] and `accept` bool [B]."""
+        tables, scores = [self.concentration], [concentration]
+        if len(self.familiarity):
+            if familiarity is None:
+                raise ValueError("familiarity is missing: this decision was calibrated with it")
+            tables, scores = [*tables, self.familiarity], [concentration, familiarity]
+        confidence = _p_value(self.joined, _joined(tables, scores))
+        return {"confidence": confidence, "accept": confidence > self.alpha}
+
+
+def _joined(tables: list[np.ndarray], scores: list[tf.Tensor]) -> tf.Tensor:
+    """The sum of the logarithms of the scores' p-values [B]."""
+    return tf.add_n(
+        [tf.math.log(_p_value(table, score)) for table, score in zip(tables, scores, strict=True)]
+    )
+
+
+def _p_value(table: np.ndarray, score: tf.Tensor) -> tf.Tensor:
+    """(1 + #{table <= score}) / (n + 1) of scores [B]; what is not a number is below all."""
+    score = tf.cast(score, tf.float32)
+    score = tf.where(tf.math.is_nan(score), -np.inf, score)
+    rank = tf.searchsorted(tf.constant(table, tf.float32), score, side="right")
+    return tf.cast(1 + rank, tf.float32) / (len(table) + 1.0)

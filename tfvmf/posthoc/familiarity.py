@@ -1,0 +1,207 @@
+"""How familiar an image is: the density of its embedding under the training images, label-free.
+
+kappa says how well two views of an image agree. A clear picture of something that was never seen
+agrees with itself, so kappa alone calls it certain. Familiarity is the other half.
+"""
+
+import dataclasses
+import os
+import zipfile
+from typing import Self
+
+import numpy as np
+import tensorflow as tf
+from sklearn.covariance import ledoit_wolf
+
+from tfvmf import files
+from tfvmf.errors import UserError
+
+_NEIGHBORS = 10.0  # median number of training images that make up a density; studies/familiarity
+_LEFT_OUT = 10  # one image in so many is in neither density, and says what their values are like
+_LEAST = 20
+_BYTES = 10_000_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Fitted:
+    """Arrays and numbers that were fitted to embeddings, and are kept in an npz file."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the file; it appears whole or not at all."""
+        with files.replacing(path) as file:
+            np.savez(file, allow_pickle=False, **dataclasses.asdict(self))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads what `save` wrote."""
+        names = {field.name: field.type for field in dataclasses.fields(cls)}
+        try:
+            with np.load(path, allow_pickle=False) as found:
+                values = {name: found[name] for name in names}
+            for name, value in values.items():
+                if value.dtype.kind != "f" or np.isnan(value).any():
+                    raise ValueError(f"{name} holds something else than numbers")
+            numbers = {name: float(values[name]) for name, kind in names.items() if kind is float}
+        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            raise UserError(
+                f"{os.fspath(path)} is not a {cls.__name__} that tfvmf wrote, or damaged: {error}"
+            ) from error
+        return cls(**values | numbers)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Familiarity(Fitted):
+    """The sum of two log densities, each standardized on training images that did not make it.
+
+        familiarity(x) = z(log sum_i exp(bandwidth * u . b_i)) + z(-|W (l - center)|^2 / 2)
+
+    u are the features of x at unit length, b_i those of a bank of training images: a mixture of von
+    Mises-Fisher kernels of one bandwidth, which knows what images show. l are the levels (mean and
+    deviation of every channel of every stage): a Gaussian with a shrunk covariance, which knows
+    what images look like. Models without levels have the first part alone. z subtracts the mean
+    and divides by the standard deviation, so a training image has a familiarity around 0.
+
+    Attributes:
+        bank: float16 [M, F], rows of unit length.
+        bandwidth: The concentration of the kernels.
+        center: float32 [L], the mean of the levels; L is 0 without levels.
+        whitening: float16 [L, L]: (l - center) / scale @ whitening has an identity covariance.
+        scale: float32 [L], standard deviations of the levels.
+        reference: float32 [2, 2]: for each log density its mean and standard deviation.
+    """
+
+    bank: np.ndarray
+    bandwidth: float
+    center: np.ndarray
+    whitening: np.ndarray
+    scale: np.ndarray
+    reference: np.ndarray
+
+    @classmethod
+    def fit(
+        cls,
+        features: np.ndarray,
+        levels: np.ndarray | None = None,
+        *,
+        bank_size: int = 0,
+        seed: int = 0,
+    ) -> "Familiarity":
+        """Fits both densities in one pass over embeddings of training images.
+
+        Args:
+            features: [N, F].
+            levels: [N, L], or None.
+            bank_size: Number of kernels; by default as many as make 10 MB with all the rest.
+            seed: Of the choice of images for the bank.
+        """
+        size = len(features)
+        if size < _LEAST:
+            raise UserError(f"{size} training images: familiarity needs at least {_LEAST}")
+        levels = np.zeros((size, 0), np.float32) if levels is None else levels
+        for name, values in (("features", features), ("levels", levels)):
+            if len(values) != size or values.ndim != 2:
+                raise ValueError(
+                    f"{name} have the shape {list(values.shape)}: expected [{size}, .]"
+                )
+            if bad := int((~np.isfinite(values).all(axis=1)).sum()):
+                raise UserError(f"{bad} of {size} training images have {name} that are not finite")
+        order = np.random.default_rng(seed).permutation(size)
+        left_out = order[: max(2, size // _LEFT_OUT)]
+        made_of = order[len(left_out) :]
+        room = (_BYTES - 2 * levels.shape[1] ** 2) // (2 * features.shape[1])
+        limit = bank_size or min(len(made_of), max(room, _LEAST))
+        if limit > len(made_of):
+            raise UserError(
+                f"bank_size={bank_size}: {size} training images make a bank of at most "
+                f"{len(made_of)}"
+            )
+        bank = _unit(features[made_of[:limit]]).astype(np.float16)
+        held = slice(None, 1000)
+        bandwidth = _bandwidth(_unit(features[left_out[held]]) @ bank.astype(np.float32).T)
+        center, scale, whitening = _gaussian(levels[made_of])
+        fitted = cls(
+            bank=bank,
+            bandwidth=bandwidth,
+            center=center,
+            whitening=whitening,
+            scale=scale,
+            reference=np.array([[0.0, 1.0]] * 2, np.float32),
+        )
+        found = [
+            np.concatenate(parts)
+            for parts in zip(
+                *(
+                    fitted.log_densities(features[rows], levels[rows])
+                    for rows in np.array_split(left_out, 1 + len(left_out) // 1000)
+                ),
+                strict=True,
+            )
+        ]
+        reference = [[x.mean(), max(x.std(), 1e-6)] for x in found]
+        return dataclasses.replace(fitted, reference=np.array(reference, np.float32))
+
+    def __call__(self, features: tf.Tensor, levels: tf.Tensor | None = None) -> tf.Tensor:
+        """Features [B, F] and levels [B, L] -> familiarity [B]; -inf where they are not finite."""
+        total = tf.add_n(
+            [
+                (value - mean) / deviation
+                for value, (mean, deviation) in zip(
+                    self.log_densities(features, levels), self.reference.tolist(), strict=True
+                )
+            ]
+        )
+        return tf.where(tf.math.is_finite(total), total, -np.inf)
+
+    def log_densities(
+        self, features: tf.Tensor, levels: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Both log densities [B], each up to a constant; the second is 0 without levels."""
+        unit = tf.math.l2_normalize(tf.cast(features, tf.float32), axis=1)
+        cosines = tf.matmul(unit, tf.cast(self.bank, tf.float32), transpose_b=True)
+        kernels = tf.reduce_logsumexp(self.bandwidth * cosines, axis=1)
+        if not len(self.center):
+            return kernels, tf.zeros_like(kernels)
+        if levels is None:
+            raise ValueError(f"levels are missing: expected [batch, {len(self.center)}]")
+        standard = (tf.cast(levels, tf.float32) - self.center) / self.scale
+        white = tf.matmul(standard, tf.cast(self.whitening, tf.float32))
+        return kernels, -0.5 * tf.reduce_sum(tf.square(white), axis=1)
+
+
+def _bandwidth(cosines: np.ndarray) -> float:
+    """The bandwidth at which a median of `_NEIGHBORS` kernels make up a density.
+
+    That number is the exponential of the entropy of their shares, and falls as the bandwidth
+    grows. The leave-one-out likelihood is no guide: features fill few of their dimensions, and
+    it prefers kernels so narrow that a single image decides.
+    """
+    low, high = 1.0, 1e4
+    target = min(_NEIGHBORS, cosines.shape[1] / 4)
+    for _ in range(40):
+        middle = float(np.sqrt(low * high))
+        shares = np.exp(middle * (cosines - cosines.max(axis=1, keepdims=True)))
+        shares /= shares.sum(axis=1, keepdims=True)
+        entropy = -(shares * np.log(np.maximum(shares, 1e-30))).sum(axis=1)
+        low, high = (middle, high) if np.median(np.exp(entropy)) > target else (low, middle)
+    return float(np.float32(low))
+
+
+def _gaussian(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean [L], standard deviation [L], and the whitening [L, L] of the standardized rest."""
+    if not levels.shape[1]:
+        return np.zeros(0, np.float32), np.ones(0, np.float32), np.zeros((0, 0), np.float16)
+    center = levels.mean(axis=0, dtype=np.float64)
+    scale = np.maximum(levels.std(axis=0, dtype=np.float64), 1e-6)
+    covariance, _ = ledoit_wolf((levels - center) / scale, assume_centered=True)
+    values, vectors = np.linalg.eigh(covariance)
+    whitening = vectors / np.sqrt(np.maximum(values, 1e-6))
+    return (
+        center.astype(np.float32),
+        scale.astype(np.float32),
+        whitening.astype(np.float16),
+    )
+
+
+def _unit(values: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    return (values / np.maximum(lengths, 1e-12)).astype(np.float32)
