@@ -138,6 +138,13 @@ def test_broken_images_are_named_at_once(flat, limit):
         load(f"folder:{flat}", "all", memory_limit=limit)
 
 
+@pytest.mark.parametrize("limit", [2**31, 0], ids=["in memory", "streamed"])
+def test_images_are_named_by_their_files(flat, limit):
+    source = load(f"folder:{flat}", "all", memory_limit=limit)
+    assert source.file(30) == source.files[30] == str(flat / "030.png")
+    assert source.subset(np.array([30, 2])).files == [source.file(30), source.file(2)]
+
+
 def test_an_image_that_breaks_later_is_named(flat):
     source = load(f"folder:{flat}", "all", memory_limit=0)
     (flat / "030.png").unlink()

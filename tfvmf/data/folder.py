@@ -34,13 +34,15 @@ class FolderSource(Source):
         labels: np.ndarray | None,
         class_names: list[str] | None,
     ) -> None:
-        super().__init__(request, size=len(paths), labels=labels, class_names=class_names)
-        self._paths = paths
+        super().__init__(
+            request, size=len(paths), labels=labels, class_names=class_names, files=paths
+        )
         self._max_pixels = request.max_pixels
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""
-        paths = [self._paths[index] for index in indices]
+        assert self.files is not None
+        paths = [self.files[index] for index in indices]
         return read_images(paths, self.image_shape[0], max_pixels=self._max_pixels)
 
 
@@ -103,7 +105,7 @@ def _open(
         images[index] = read_image(paths[index], size, max_pixels=limit)
 
     run_all(read, len(paths), description="reading images")
-    return ArraySource(request, images, labels=labels, class_names=classes)
+    return ArraySource(request, images, labels=labels, class_names=classes, files=paths)
 
 
 def find_images(root: str | os.PathLike[str]) -> list[str]:

@@ -260,7 +260,7 @@ def run_all(task: Callable[[int], None], count: int, *, description: str = "") -
         bar = None
         if description:
             bar = stack.enter_context(
-                Progress(count, unit="image", description=f"{description} ", brief=True)
+                Progress(count, unit="image", description=description, brief=True)
             )
         for chunk, found in zip(
             chunks, pool.map(functools.partial(_errors, task), chunks), strict=True

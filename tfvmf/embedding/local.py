@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 import tfvmf
-from tfvmf.data import Source, load_source
+from tfvmf.data import Source, contact_sheet, load_source
 from tfvmf.data.base import Request
+from tfvmf.data.contact_sheet import TILE, Picture
 from tfvmf.data.folder import list_files
-from tfvmf.data.images import read_image, resize_image, run_all
+from tfvmf.data.images import read_image, run_all
 from tfvmf.data.sources import parse
-from tfvmf.embedding import sheet, table
+from tfvmf.embedding import table
 from tfvmf.errors import UserError
 from tfvmf.files import fingerprint, replacing, write_json, writing
 from tfvmf.progress import Progress
@@ -157,9 +158,9 @@ class _FileImages:
     def tile(self, row: int) -> np.ndarray:
         """A picture for the contact sheet."""
         try:
-            return read_image(self._paths[row], sheet.TILE, max_pixels=self._max_pixels)
+            return read_image(self._paths[row], TILE, max_pixels=self._max_pixels)
         except UserError:  # it was there before
-            return np.full((sheet.TILE, sheet.TILE, 3), 200, np.uint8)
+            return np.full((TILE, TILE, 3), 200, np.uint8)
 
     def identity(self) -> str:
         """A hash that changes when the images do."""
@@ -186,7 +187,7 @@ class _SourceImages:
 
     def tile(self, row: int) -> np.ndarray:
         """A picture for the contact sheet."""
-        return resize_image(self._source.images(row, row + 1)[0], sheet.TILE)
+        return self._source.images(row, row + 1)[0]
 
     def identity(self) -> str:
         """A hash of some of the images, which stand for all."""
@@ -287,7 +288,7 @@ def _write_parts(
     wanted = [range(start, min(start + PART_ROWS, count)) for start in range(0, count, PART_ROWS)]
     missing = [rows for rows in wanted if not _part(parts, rows.start).exists()]
     done = count - sum(map(len, missing))
-    with Progress(count, initial=done, unit="image", description="embedding ") as bar:
+    with Progress(count, initial=done, unit="image", description="embedding") as bar:
         for rows in missing:
             blocks = []
             for start in range(rows.start, rows.stop, batch_size):
@@ -339,11 +340,18 @@ def _join(
         drawn = order[: int(good.sum())]
         least = drawn[: min(DRAWN, -(-len(drawn) // 2))]
         most = drawn[len(least) :][::-1][:DRAWN]
-        halves = [
-            [sheet.Picture(images.tile(row), images.names[row], kappa[row]) for row in half]
-            for half in (least, most)
+        blocks = [
+            contact_sheet.Block(
+                heading,
+                [
+                    Picture(images.tile(row), images.names[row], f"concentration {kappa[row]:#.3g}")
+                    for row in half
+                ],
+                columns=5,
+            )
+            for heading, half in (("least certain first", least), ("most certain first", most))
         ]
-        sheet.write_sheet(halves[0], halves[1], picture)
+        contact_sheet.write_sheet(blocks, picture, title=f"{output.name}: {count:,} images")
     return Embedded(
         output=output,
         images=count,

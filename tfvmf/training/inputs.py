@@ -5,17 +5,20 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import ml_collections
+import numpy as np
 import tensorflow as tf
 
 from tfvmf import data
-from tfvmf.config import validate
-from tfvmf.data import pipeline
-from tfvmf.data.contact_sheet import write_views
+from tfvmf.config import validate, view_size
+from tfvmf.counter_random import example_seeds
+from tfvmf.data import contact_sheet, pipeline
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
 from tfvmf.methods.base import ViewKind
 from tfvmf.training.monitor import Monitor
 from tfvmf.training.step import views_of
+
+_DRAWN_IMAGES, _DRAWN_VIEWS = 10, 8  # in a sheet of views
 
 Sources = tuple[data.Source, data.Source, data.Source]
 
@@ -55,7 +58,7 @@ def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = No
         config: The run's configuration.
         sources: What `load_sources` returned, where it was called before.
     """
-    augmentation = augmentation_from_config(config)
+    augmentation = augmentation_from_config(config, size=view_size(config))
     source, bank, queries = sources or load_sources(config)
     height, width, _ = source.image_shape
     return Inputs(
@@ -97,10 +100,13 @@ def load_sources(config: ml_collections.ConfigDict) -> Sources:
     return train_source, bank, load_source(config, evaluated, config.data.eval_split)
 
 
-def augmentation_from_config(config: ml_collections.ConfigDict) -> data.Augmentation:
-    """The views that a run's configuration describes."""
+def augmentation_from_config(
+    config: ml_collections.ConfigDict, *, size: int | None = None
+) -> data.Augmentation:
+    """The views that a run's configuration describes, as large as its images or of `size`."""
+    size = size or config.data.image_size
     try:
-        return data.Augmentation(size=config.data.image_size, **config.augment.to_dict())
+        return data.Augmentation(size=size, **config.augment.to_dict())
     except ValueError as error:
         raise UserError(f"--config.augment: {error}") from error
 
@@ -109,7 +115,30 @@ def draw_views(config: ml_collections.ConfigDict, path: str | os.PathLike[str]) 
     """Writes a PNG with a few training images, each beside views of it."""
     validate(config)
     source = load_source(config, config.data.source, config.data.train_split)
-    write_views(source, augmentation_from_config(config), path, seed=config.seed)
+    rows = np.unique(np.linspace(0, source.size - 1, _DRAWN_IMAGES).astype(np.int64))
+    images = source.take(rows)
+    augmentation = augmentation_from_config(config, size=view_size(config))
+    views = [
+        augmentation(images, example_seeds(config.seed, 0, tf.range(len(images)), number))
+        for number in range(_DRAWN_VIEWS)
+    ]
+    pixels = np.rint(255.0 * np.stack(views, axis=1)).astype(np.uint8)
+    originals = [
+        contact_sheet.Picture(image, f"{source.name}/{source.split}:{row}")
+        for row, image in zip(rows, images, strict=True)
+    ]
+    contact_sheet.write_sheet(
+        [
+            contact_sheet.Block("original", originals, columns=1),
+            contact_sheet.Block(
+                f"views of {augmentation.size}x{augmentation.size}",
+                [contact_sheet.Picture(view) for view in pixels.reshape(-1, *pixels.shape[2:])],
+                columns=_DRAWN_VIEWS,
+            ),
+        ],
+        path,
+        title=f"{source.name} ({source.split}): what {config.name} trains on",
+    )
 
 
 def make_iterator(

@@ -335,8 +335,11 @@ class Run:
         pending: list[dict[str, tf.Tensor]] = []
         with (
             StopRequest().listening() as stop,
-            Progress(plan.total_steps, initial=start, rate=False) as progress,
+            Progress(
+                plan.total_steps, initial=start, description="training", rate=False
+            ) as progress,
         ):
+            progress.update(0, "building the train step: 10 to 60 seconds, once")
             clock = time.perf_counter()
             for step in range(start + 1, plan.total_steps + 1):
                 # Not read here: on an accelerator the host runs ahead until the next log line.
