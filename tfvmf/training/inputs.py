@@ -68,7 +68,14 @@ def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = No
         num_classes=source.num_classes,
         reader=lambda: pipeline.image_reader(source),
         views=lambda method: views_of(method, augmentation),
-        monitor=lambda method: Monitor(config.monitor, method.encoder, bank, queries),
+        monitor=lambda method: Monitor(
+            method.encoder,
+            bank,
+            queries,
+            neighbors=config.monitor.neighbors,
+            bank_images=config.monitor.bank_images,
+            query_images=config.monitor.query_images,
+        ),
         fingerprint=source.fingerprint,
     )
 
