@@ -157,7 +157,7 @@ def test_a_saved_model_continues_as_if_it_had_not_been_saved(name, images, tmp_p
         np.testing.assert_allclose(outputs[output], values, rtol=1e-4, atol=1e-5)
     shown = []
     model.summary(print_fn=lambda text, **_: shown.append(text))
-    assert all(part in "".join(shown) for part in model.method.models)
+    assert all(part.name in "".join(shown) for part in model.method.models.values())
 
 
 @pytest.mark.parametrize(

@@ -150,9 +150,6 @@ class MCInfoNCE(_TwoViewLoss):
 class NegativeCosine(_TwoViewLoss):
     """SimSiam's loss, see `negative_cosine`. No gradient flows into `y_true`."""
 
-    def __init__(self, *, name: str = "negative_cosine") -> None:
-        super().__init__(name=name)
-
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """The loss of the target's and the predicted unit vectors [B, d]."""
         return negative_cosine(y_pred, y_true)
@@ -161,9 +158,6 @@ class NegativeCosine(_TwoViewLoss):
 @keras.saving.register_keras_serializable(package="tfvmf")
 class SquaredDistance(_TwoViewLoss):
     """BYOL's loss, see `squared_distance`. No gradient flows into `y_true`."""
-
-    def __init__(self, *, name: str = "squared_distance") -> None:
-        super().__init__(name=name)
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """The loss of the target's and the predicted unit vectors [B, d]."""

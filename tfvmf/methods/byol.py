@@ -56,7 +56,8 @@ class BYOL(Method):
         self._averaged = list(
             zip(target.trainable_variables, source.trainable_variables, strict=True)
         )
-        target.trainable = False
+        for variable in target.trainable_variables:  # of the optimizer; the layers stay in training
+            variable.trainable = False
 
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:

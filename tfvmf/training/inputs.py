@@ -113,7 +113,7 @@ def augmentation_from_config(
     """The views that a run's configuration describes, as large as its images or of `size`."""
     size = size or config.data.image_size
     try:
-        return data.Augmentation(size=size, **config.augment.to_dict())
+        return data.Augmentation(size=size, seed=config.seed, **config.augment.to_dict())
     except ValueError as error:
         raise UserError(f"--config.augment: {error}") from error
 

@@ -53,7 +53,7 @@ def check_dimension(dim: tf.Tensor, name: str, validate_args: bool) -> list[tf.O
     return _check(
         dim,
         lambda value: (value >= 2) & (value <= _MOST_DIMENSIONS) & (value % 1 == 0),
-        f"{name} must be an integer of at least 2 and at most {_MOST_DIMENSIONS}",
+        f"{name} must be an integer from 2 to {_MOST_DIMENSIONS}",
         validate_args,
     )
 
