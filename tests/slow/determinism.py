@@ -4,9 +4,10 @@
 
 Starts each command so often, in new processes and new directories, while other processes keep the
 cores busy: which thread is done first differs from run to run. Compares everything that was
-computed: all tensors of all checkpoints (weights, moments, queue), every line of metrics.jsonl
-except its speed, and all results (JSON, CSV, TSV, Markdown). Prints a Markdown table, one line per
-case; exits with 1 unless all runs of each case are equal. About 15 s per run on an idle core.
+computed: all tensors of all checkpoints (weights, moments, queue), every line of metrics.jsonl, and
+all results (JSON, CSV, TSV, Markdown, figures), except how long it took. Prints a Markdown table,
+one line per case; exits with 1 unless all runs of each case are equal. About 15 s per run on an
+idle core.
 
 `--repeats=100` instead takes one step of training so often from the same state, in one process:
 threads that race for the order of an addition show there sooner than in whole runs.
@@ -103,6 +104,14 @@ def run(arguments: Sequence[str], directory: pathlib.Path) -> None:
         raise RuntimeError(f"tfvmf {' '.join(arguments)} failed with {code}: {text[-2000:]}")
 
 
+def timeless(text: str) -> str:
+    """JSON without the values that say how long something took."""
+    values = json.loads(text)
+    for name in ("seconds", "images_per_second"):
+        values.pop(name, None)
+    return json.dumps(values)
+
+
 def results(directory: pathlib.Path) -> dict[str, str]:
     """Hashes of all that a command has computed, by file and tensor."""
     import tensorflow as tf
@@ -119,10 +128,10 @@ def results(directory: pathlib.Path) -> dict[str, str]:
                     found[f"{name}: {tensor}"] = hashlib.sha256(content).hexdigest()
         elif path.name == "metrics.jsonl":
             for number, line in enumerate(path.read_text().splitlines(), 1):
-                values = json.loads(line)
-                values.pop("images_per_second", None)
-                found[f"{name}: line {number:4}"] = json.dumps(values)
-        elif path.suffix in (".json", ".csv", ".tsv", ".md"):
+                found[f"{name}: line {number:4}"] = timeless(line)
+        elif path.suffix == ".json":
+            found[name] = timeless(path.read_text())
+        elif path.suffix in (".csv", ".tsv", ".md", ".png"):
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     assert found, f"nothing to compare in {directory}"
     return found
