@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from fuzz.hunt import NUMBERS, hunt, mutate
 
-from tfvmf import data
+from tfvmf.data import sources
 
 SIZE = 16
 LIMIT = 2**28  # bytes in memory
@@ -102,7 +102,7 @@ def fuzz_npz(*, count: int, seed: int, seconds: float = float("inf")) -> list[st
             if chance.random() < 0.3:
                 path.write_bytes(mutate(path.read_bytes(), chance))
             split = chance.choice(("train", "test", "all"))
-            source = data.load(f"npz:{path}", split, image_size=SIZE, memory_limit=LIMIT)
+            source = sources.load(f"npz:{path}", split, image_size=SIZE, memory_limit=LIMIT)
             assert source.images().shape == (source.size, SIZE, SIZE, 3)
 
         return hunt("npz", case, count=count, seed=seed, seconds=seconds)
