@@ -57,6 +57,7 @@ def load(
     image_size: int = 32,
     memory_limit: int = MEMORY_LIMIT,
     max_pixels: int = MAX_PIXELS,
+    skip_broken: bool = False,
 ) -> Source:
     """Opens a source of images and checks it, so that training does not start on broken data.
 
@@ -71,6 +72,8 @@ def load(
         image_size: images are returned as [image_size, image_size, 3].
         memory_limit: bytes; larger sets stay on disk.
         max_pixels: an image of more is refused before it is decoded.
+        skip_broken: leaves out files of a folder that cannot be read, and names them in
+            `Source.broken`; otherwise they are an error.
 
     Returns:
         A Source; its images are uint8 RGB.
@@ -95,6 +98,7 @@ def load(
             image_size=image_size,
             memory_limit=memory_limit,
             max_pixels=max_pixels,
+            skip_broken=skip_broken,
         )
     )
 
