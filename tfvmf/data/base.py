@@ -42,9 +42,13 @@ class Request:
     max_pixels: int = MAX_PIXELS
     skip_broken: bool = False
 
+    def bytes(self, count: int) -> int:
+        """What `count` images take, at the requested size."""
+        return count * self.image_size**2 * 3
+
     def fits(self, count: int) -> bool:
-        """Whether `count` images, at the requested size, may be kept in memory."""
-        return count * self.image_size**2 * 3 <= self.memory_limit
+        """Whether `count` images may be kept in memory."""
+        return self.bytes(count) <= self.memory_limit
 
 
 class About(TypedDict, total=False):
@@ -218,6 +222,7 @@ class Subset(Source):
         self.whole, self.indices, self.size = whole, indices, len(indices)
         self.name, self.split, self.image_shape = whole.name, whole.split, whole.image_shape
         self.class_names, self.num_classes = whole.class_names, whole.num_classes
+        self.broken, self.divided = whole.broken, whole.divided
         self.files = [whole.files[index] for index in indices] if whole.files else None
         self.labels = None
         if whole.labels is not None:

@@ -28,6 +28,12 @@ def load_digits(request: Request) -> Source:
     from sklearn import datasets
 
     digits = datasets.load_digits()
+    if not request.fits(len(digits.target)):
+        raise UserError(
+            f"digits: {len(digits.target):,} images of {request.image_size}x{request.image_size} "
+            f"need {request.bytes(len(digits.target)) / 2**30:,.1f} GiB, and memory_limit is "
+            f"{request.memory_limit / 2**30:,.1f} GiB: expected a smaller image_size"
+        )
     test = np.isin(np.arange(len(digits.target)) % _DIGITS_PERIOD, _DIGITS_TEST)
     chosen = {"train": ~test, "test": test, "all": np.ones_like(test)}[request.split]
     gray = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
