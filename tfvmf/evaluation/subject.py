@@ -14,7 +14,7 @@ from tfvmf import inference, models, training
 from tfvmf.config import flatten
 from tfvmf.data import Augmentation, Source
 from tfvmf.errors import UserError
-from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
+from tfvmf.evaluation.scores import SCORES, Score, Uncertainty, check_outputs, check_scores
 from tfvmf.evaluation.suites import NotApplicable, Options
 from tfvmf.files import scratch
 from tfvmf.methods import Method
@@ -83,15 +83,7 @@ class Subject:
     _kept: dict[Hashable, Any] = dataclasses.field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        outputs = getattr(self.encoder, "output", None)
-        if outputs is None:  # a subclass of keras.Model knows its outputs only when it is called
-            return
-        if not isinstance(outputs, dict) or not set(models.OUTPUTS) <= outputs.keys():
-            found = ", ".join(outputs) if isinstance(outputs, dict) else "no dictionary"
-            raise ValueError(f"the encoder returns {found}: expected {', '.join(models.OUTPUTS)}")
-        if len(outputs["concentration"].shape) != 1:
-            shape = list(outputs["concentration"].shape)
-            raise ValueError(f"the concentration has the shape {shape}: expected [batch]")
+        check_outputs(self.encoder)
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` returns; it is called once for each key."""
@@ -130,7 +122,7 @@ class Subject:
 
     def uncertainty(self, options: Options) -> Uncertainty:
         """The scores that are asked for, as a function of uint8 images."""
-        names = tuple(options.scores) or (self.score(options).name,)
+        names = check_scores(options.scores) or (self.score(options).name,)
 
         def make() -> Uncertainty:
             try:
@@ -141,7 +133,7 @@ class Subject:
                     num_views=options.num_views,
                     num_passes=options.num_passes,
                 )
-            except ValueError as error:
+            except UserError as error:
                 raise UserError(f"score={','.join(names)}: {error}") from error
 
         return self.keep((Uncertainty, names, options.num_views, options.num_passes), make)

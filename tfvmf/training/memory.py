@@ -8,6 +8,7 @@ import keras
 import ml_collections
 import tensorflow as tf
 
+from tfvmf.config import view_size
 from tfvmf.errors import UserError
 from tfvmf.methods import METHODS, building
 from tfvmf.settings import BACKBONES
@@ -35,7 +36,7 @@ def check_memory(config: ml_collections.ConfigDict, *, workers: int = 1) -> None
     """
     if tf.config.list_physical_devices("GPU"):
         return
-    size, width = config.data.image_size, config.model.width
+    size, width = view_size(config), config.model.width
     images = METHODS[config.method].num_views * config.batch_size / workers
     there = available()
     if _needed(width**2 * _MOST_WEIGHTS, images * width * size**2 * _MOST_OUTPUTS) <= there:
@@ -54,7 +55,7 @@ def check_memory(config: ml_collections.ConfigDict, *, workers: int = 1) -> None
     if needed > there:
         raise UserError(
             f"--config.batch_size={config.batch_size}, model.width={width} and "
-            f"data.image_size={size} need at least {needed / _GIB:,.0f} GiB of memory, and this "
+            f"views of {size}x{size} pixels need at least {needed / _GIB:,.0f} GiB of memory, and this "
             f"machine has {there / _GIB:,.0f} GiB: make one of them smaller"
         )
 
