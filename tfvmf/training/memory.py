@@ -54,8 +54,8 @@ def check_memory(config: ml_collections.ConfigDict, *, workers: int = 1) -> None
     needed = _needed(small.count_params() * ratio**2, images * outputs * ratio)
     if needed > there:
         raise UserError(
-            f"--config.batch_size={config.batch_size}, model.width={width} and "
-            f"views of {size}x{size} pixels need at least {needed / _GIB:,.0f} GiB of memory, and this "
+            f"--config.batch_size={config.batch_size}, model.width={width} and views of "
+            f"{size}x{size} pixels need at least {needed / _GIB:,.0f} GiB of memory, and this "
             f"machine has {there / _GIB:,.0f} GiB: make one of them smaller"
         )
 
