@@ -109,7 +109,7 @@ SETTINGS: dict[str, Setting] = {
         "seeds: independent runs; snapshot: the ends of as many cycles of one run",
         choices=("seeds", "snapshot"),
     ),
-    "optimizer.name": Setting("adam", choices=OPTIMIZERS),
+    "optimizer.name": Setting("adam", "what turns gradients into steps", choices=OPTIMIZERS),
     "optimizer.learning_rate": Setting(1e-3, "at its highest, after the warm-up", low=0),
     "optimizer.momentum": Setting(0.9, "of sgd", low=0),
     "optimizer.weight_decay": Setting(1e-6, "decoupled; not on biases and norms", low=0),
