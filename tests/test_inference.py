@@ -3,6 +3,7 @@ import pytest
 
 from tfvmf import inference, models
 from tfvmf.data import load_source
+from tfvmf.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -21,5 +22,5 @@ def test_embeds_in_batches_what_the_encoder_gives_at_once(encoder):
 
 
 def test_needs_an_image(encoder):
-    with pytest.raises(ValueError, match="no images"):
+    with pytest.raises(UserError, match="no images"):
         inference.Embedder(encoder)(np.zeros((0, 8, 8, 3), np.uint8))

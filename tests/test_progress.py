@@ -25,3 +25,16 @@ def test_brief_work_leaves_no_lines(capsys):
     with Progress(3, seconds=0.0, brief=True) as progress:
         progress.update(3)
     assert capsys.readouterr().err == ""
+
+
+def test_what_is_done_stands_before_the_bar(capsys):
+    with Progress(2, description="calibrating", seconds=0.0) as progress:
+        progress.update(2)
+    assert capsys.readouterr().err.startswith("calibrating 100%")
+
+
+def test_a_text_without_a_step_says_what_is_waited_for(capsys):
+    with Progress(2, seconds=0.0) as progress:
+        progress.update(0, "building the train step")
+    assert "0/2" in (line := capsys.readouterr().err)
+    assert "building the train step" in line

@@ -6,13 +6,14 @@ import numpy as np
 import tensorflow as tf
 
 from tfvmf.data.base import Source
+from tfvmf.pixels import check_pixels
 
 Embeddings = dict[str, np.ndarray]
 Encoder = Callable[..., dict[str, tf.Tensor]]  # a keras.Model, for one
 
 
 class Embedder:
-    """Applies an encoder in inference mode to uint8 images, batch by batch.
+    """Applies an encoder in inference mode to images, batch by batch.
 
     Args:
         encoder: A model, or a function called like one, from float images in [0, 1] to a dictionary
@@ -22,25 +23,18 @@ class Embedder:
 
     def __init__(self, encoder: Encoder, *, batch_size: int = 250) -> None:
         self.batch_size = batch_size
-
-        @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)])
-        def whole(images: tf.Tensor) -> dict[str, tf.Tensor]:
-            return encoder(tf.cast(images, tf.float32) / 255.0, training=False)
-
-        @tf.function(input_signature=whole.input_signature)
-        def halves(images: tf.Tensor) -> dict[str, tf.Tensor]:
-            middle = tf.shape(images)[0] // 2
-            first, second = whole(images[:middle]), whole(images[middle:])
-            return {name: tf.concat([first[name], second[name]], axis=0) for name in first}
-
         # On a CPU a core that has done its part of an operation takes up the other half of the
         # images: 1.1 times the rate (ResNet-18 of width 16, 250 images, 2 cores).
-        self._whole = whole
-        self._forward = whole if tf.config.list_physical_devices("GPU") else halves
+        self._split = not tf.config.list_physical_devices("GPU")
+        self._graphs = {
+            np.dtype(np.uint8): _graphs(encoder, tf.uint8, 255.0),
+            np.dtype(np.float32): _graphs(encoder, tf.float32, 1.0),
+        }
 
     def __call__(self, images: np.ndarray) -> Embeddings:
-        """Embeds uint8 images [N, H, W, 3]; every output is a NumPy array [N, ...]."""
-        return self._run(lambda start, stop: images[start:stop], len(images))
+        """Embeds images [N, H, W, 3], uint8 or float in [0, 1]: NumPy arrays [N, ...]."""
+        pixels = check_pixels(images)
+        return self._run(lambda start, stop: pixels[start:stop], len(pixels))
 
     def source(self, source: Source, *, limit: int | None = None) -> Embeddings:
         """Embeds the images of a source in its own order, the first `limit` of them."""
@@ -52,9 +46,24 @@ class Embedder:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _batches(self, read: Callable[[int, int], np.ndarray], size: int) -> Iterator[Embeddings]:
-        if size < 1:  # TensorFlow's convolutions refuse an empty batch
-            raise ValueError("there are no images to embed")
         for start in range(0, size, self.batch_size):
             images = read(start, min(start + self.batch_size, size))
-            outputs = (self._forward if len(images) > 1 else self._whole)(images)
+            whole, halves = self._graphs[images.dtype]
+            outputs = (halves if self._split and len(images) > 1 else whole)(images)
             yield {name: value.numpy() for name, value in outputs.items()}
+
+
+def _graphs(encoder: Encoder, dtype: tf.DType, scale: float) -> tuple[Encoder, Encoder]:
+    """The encoder as a graph of a batch of pixels from 0 to `scale`, and of its two halves."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], dtype)])
+    def whole(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        return encoder(tf.cast(images, tf.float32) / scale, training=False)
+
+    @tf.function(input_signature=whole.input_signature)
+    def halves(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        middle = tf.shape(images)[0] // 2
+        first, second = whole(images[:middle]), whole(images[middle:])
+        return {name: tf.concat([first[name], second[name]], axis=0) for name in first}
+
+    return whole, halves

@@ -52,7 +52,7 @@ class Progress:
             total=total,
             initial=initial,
             unit=f" {unit}s",
-            desc=printable(description) or None,
+            desc=f"{printable(description)} " if description else None,
             dynamic_ncols=True,
             # A short bar: on a narrow terminal what stands behind it is worth more.
             bar_format="{desc}{percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} "
@@ -70,7 +70,7 @@ class Progress:
     def update(self, steps: int = 1, text: str = "") -> None:
         """Advances by `steps`; `text` replaces what stands behind the bar."""
         if text:
-            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.set_postfix_str(text, refresh=steps == 0)
         self._bar.update(steps)
         now = time.monotonic()
         finished = self._bar.n >= (self._bar.total or 0)

@@ -15,6 +15,7 @@ BACKBONES = {
     "resnet18": "tfvmf.models.resnet",
     "resnet34": "tfvmf.models.resnet",
     "resnet50": "tfvmf.models.resnet",
+    "convnet8": "tfvmf.models.convnet",
 }
 MAX_PIXELS = 2**26  # of an image, by default: 64 megapixels
 # Vocabularies of settings whose owners need TensorFlow.

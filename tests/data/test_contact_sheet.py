@@ -1,48 +1,80 @@
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
+from tfvmf import training
+from tfvmf.config import default_config
+from tfvmf.counter_random import example_seeds
 from tfvmf.data import contact_sheet, load_source
-from tfvmf.data.augment import Augmentation
-from tfvmf.data.contact_sheet import views_sheet
+from tfvmf.data.contact_sheet import _GAP, _HEAD, TILE, Block, Picture, write_sheet
 from tfvmf.errors import UserError
+from tfvmf.training.inputs import augmentation_from_config
 
 
-@pytest.fixture
-def images():
-    return np.random.default_rng(0).integers(256, size=(3, 32, 32, 3), dtype=np.uint8)
-
-
-def test_a_row_for_each_image_and_the_original_first(images):
-    sheet = views_sheet(images, Augmentation(), views=4)
-    assert sheet.dtype == np.uint8
-    assert sheet.shape == (3 * 98, 5 * 98, 3)  # tiles of 3 x 32 pixels and a gap of 2
-    for row, image in enumerate(images):
-        np.testing.assert_array_equal(sheet[row * 98 : row * 98 + 96 : 3, 0:96:3], image)
-
-
-def test_the_views_are_those_of_the_augmentation(images):
-    nothing = Augmentation(
-        crop_min=1.0, flip_probability=0.0, jitter_probability=0.0, gray_probability=0.0
-    )
-    sheet = views_sheet(images, nothing, views=2)
-    for column in (1, 2):
-        np.testing.assert_array_equal(sheet[:, column * 98 : column * 98 + 98], sheet[:, :98])
-    first, second = (views_sheet(images, Augmentation(), views=2, seed=seed) for seed in (0, 1))
-    assert (first[:, :98] == second[:, :98]).all()
-    assert (first[:, 98:196] != second[:, 98:196]).any()
-    assert (first[:, 98:196] != first[:, 196:]).any()
-
-
-def test_views_are_written_as_png(tmp_path):
-    source = load_source("digits", "test", image_size=16)
-    contact_sheet.write_views(source, Augmentation(size=48), tmp_path / "views.png", seed=5)
-    with Image.open(tmp_path / "views.png") as picture:
+def drawn(path):
+    with Image.open(path) as picture:
         assert picture.format == "PNG"
-        drawn = np.asarray(picture)
-    rows = np.linspace(0, 399, 10).astype(int)  # from all over the source
-    expected = views_sheet(source.array[rows], Augmentation(size=48), seed=5)
-    np.testing.assert_array_equal(drawn, expected)
+        return np.asarray(picture)
+
+
+def test_the_sheet(tmp_path):
+    pixels = np.full((TILE, TILE, 3), 90, np.uint8)
+    names = ["a.png", "dir/" + "long name " * 9 + ".png", "new\nline.png", "grün.png"]
+    pictures = [Picture(pixels + 10 * i, name, "note") for i, name in enumerate(names)]
+    blocks = [Block("first", pictures, 4), Block("second", pictures[:1], 2), Block("none", [], 2)]
+    write_sheet(blocks, tmp_path / "sheet.png", title="title")
+    sheet = drawn(tmp_path / "sheet.png")
+    for number in range(4):
+        assert (sheet == 90 + 10 * number).all(axis=2).sum() >= (1 + (number == 0)) * TILE**2
+    dark = (sheet < 60).all(axis=2)
+    assert dark[:_HEAD].any()  # title
+    assert dark[_HEAD : 2 * _HEAD].any()  # headings
+    below = dark[2 * _HEAD + TILE :]
+    for number in range(4):  # a name below each picture, none beyond its tile
+        left = _GAP + number * (TILE + _GAP)
+        assert below[:, left : left + TILE].any()
+        assert not below[:, left + TILE : left + TILE + _GAP].any()
+
+
+def test_small_images_are_enlarged_by_whole_pixels_and_large_ones_fit(tmp_path):
+    images = np.random.default_rng(0).integers(256, size=(2, 32, 32, 3), dtype=np.uint8)
+    large = np.full((300, 300, 3), 50, np.uint8)
+    pictures = [*map(Picture, images), Picture(large)]
+    write_sheet([Block("", pictures, 3)], tmp_path / "sheet.png")
+    row = drawn(tmp_path / "sheet.png")[_HEAD : _HEAD + TILE]
+    for number, image in enumerate(images):
+        left = _GAP + number * (TILE + _GAP)
+        np.testing.assert_array_equal(row[: 3 * 32 : 3, left : left + 3 * 32 : 3], image)
+    left = _GAP + 2 * (TILE + _GAP)
+    assert (row[:, left : left + TILE] == 50).all()
+    assert (row[:, left + TILE :] == 255).all()
+
+
+def test_views_are_those_that_are_trained_on(tmp_path, monkeypatch):
+    config = default_config()
+    config.seed, config.data.image_size, config.data.view_share = 5, 16, 0.75
+    sheets = []
+    real = contact_sheet.write_sheet
+    monkeypatch.setattr(
+        contact_sheet,
+        "write_sheet",
+        lambda blocks, path, **more: (sheets.append(blocks), real(blocks, path, **more)),
+    )
+    training.draw_views(config, tmp_path / "views.png")
+    assert drawn(tmp_path / "views.png").any()
+    ((originals, views),) = sheets
+    source = load_source("digits", "train", image_size=16)
+    rows = np.linspace(0, source.size - 1, 10).astype(int)  # from all over the source
+    images = source.take(rows)
+    for picture, image, row in zip(originals.pictures, images, rows, strict=True):
+        np.testing.assert_array_equal(picture.pixels, image)
+        assert picture.file == f"digits/train:{row}"
+    augmentation = augmentation_from_config(config, size=12)
+    second = augmentation(images, example_seeds(5, 0, tf.range(10), 1)).numpy()
+    for row in range(10):
+        pixels = views.pictures[row * views.columns + 1].pixels
+        np.testing.assert_array_equal(pixels, np.rint(255 * second[row]))
     below = tmp_path / "views.png" / "views.png"
     with pytest.raises(UserError, match=r"views\.png/views\.png cannot be written: File exists"):
-        contact_sheet.write_views(source, Augmentation(size=8), below)
+        training.draw_views(config, below)

@@ -302,12 +302,12 @@ def test_spatter_distance():
     assert (ours[exact > 21] > 20).all()
 
 
-def test_spatter_equalises():
+def test_spatter_equalizes():
     levels = np.repeat(np.arange(4, dtype=np.uint8), 16).reshape(1, 8, 8)
-    equalized = spatter._equalise(levels)
+    equalized = spatter._equalize(levels)
     np.testing.assert_array_equal(np.unique(equalized), [0, 85, 170, 255])
     flat = np.full((1, 8, 8), 20, np.uint8)
-    np.testing.assert_array_equal(spatter._equalise(flat), flat)
+    np.testing.assert_array_equal(spatter._equalize(flat), flat)
 
 
 def test_spatter_edges_of_a_square():

@@ -58,7 +58,7 @@ def test_replicas_share_the_batch_of_one(source):
 
 def test_a_source_on_disk_gives_what_one_in_memory_gives(source, monkeypatch):
     expected, _ = collect(source, stop_step=3)
-    monkeypatch.setattr(source, "array", None)
+    monkeypatch.setattr(type(source), "array", None)
     images, _ = collect(source, stop_step=3)
     np.testing.assert_array_equal(images, expected)
 

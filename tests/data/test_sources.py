@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from tfvmf.data.base import SPLITS, Request, choose_split
+from tfvmf.data.base import SPLITS, Request, choose_split, sample_indices
 from tfvmf.data.sources import SOURCES, ArraySource, load
 from tfvmf.errors import UserError
 
@@ -79,6 +79,62 @@ def test_images_and_take_agree_with_the_array(digits):
         source.take(np.array([400]))
     with pytest.raises(ValueError, match="read-only"):
         source.array[0] = 0
+
+
+def labeled(labels):
+    """A source of images that show their index."""
+    images = np.arange(len(labels), dtype=np.uint8)[:, None, None, None]
+    return ArraySource(
+        Request(spec="mine", target="mine", split="test", image_size=8),
+        np.broadcast_to(images, (len(labels), 8, 8, 3)).copy(),
+        labels=np.asarray(labels),
+        num_classes=int(np.max(labels)) + 1,
+    )
+
+
+def test_a_subset_is_a_source(digits):
+    source, chosen = digits["test"], np.array([399, 0, 7])
+    subset = source.subset(chosen)
+    np.testing.assert_array_equal(subset.array, source.array[chosen])
+    np.testing.assert_array_equal(subset.images(1, 3), source.array[[0, 7]])
+    np.testing.assert_array_equal(subset.take(np.array([2, 2])), source.array[[7, 7]])
+    np.testing.assert_array_equal(subset.labels, source.labels[chosen])
+    assert (subset.name, subset.split, len(subset)) == ("digits", "test", 3)
+    assert (subset.class_names, subset.num_classes) == (source.class_names, 10)
+    assert subset.in_memory
+    # An image keeps its name, in a subset of a subset too.
+    assert subset.subset(np.array([2])).file(0) == source.file(7) == "digits/test:7"
+    assert subset.fingerprint() != source.fingerprint()
+    for wrong in ([], [1, 1], [[1]]):
+        with pytest.raises(ValueError, match="each only once"):
+            source.subset(np.array(wrong))
+    for wrong in ([-1], [400]):
+        with pytest.raises(IndexError, match="no images"):
+            source.subset(np.array(wrong))
+
+
+def test_a_sample_has_every_class_in_proportion():
+    source = labeled(np.repeat([0, 1, 2, 4], [97, 60, 40, 3]))  # sorted, as folders are
+    for count in (4, 7, 20, 100, 199):
+        sample = sample_indices(source, count, seed=3)
+        assert len(sample) == len({*sample}) == count
+        assert (np.diff(sample) > 0).all()
+        share = np.bincount(source.labels[sample], minlength=5)[[0, 1, 2, 4]]
+        exact = count * np.array([97, 60, 40, 3]) / 200
+        assert (np.abs(share - exact) <= 1.5).all()  # one goes to a class that would have none
+        assert (share >= 1).all()
+    np.testing.assert_array_equal(sample_indices(source, 20), sample_indices(source, 20))
+    assert (sample_indices(source, 20, seed=1) != sample_indices(source, 20, seed=2)).any()
+    np.testing.assert_array_equal(sample_indices(source, 1000), np.arange(200))
+    with pytest.raises(ValueError, match="expected at least 1"):
+        sample_indices(source, 0)
+
+
+def test_a_sample_smaller_than_the_classes_is_not_of_the_first_ones():
+    source = labeled(np.repeat(np.arange(20), 10))
+    drawn = [sample_indices(source, 5, seed=seed) for seed in range(40)]
+    assert {*source.labels[np.concatenate(drawn)]} == {*range(20)}
+    assert all(len({*source.labels[indices]}) == 5 for indices in drawn)
 
 
 def test_image_size_is_free_from_8_on():

@@ -15,8 +15,8 @@ from PIL import Image
 
 import tfvmf
 from tfvmf import embedding
-from tfvmf.data import load_source
-from tfvmf.embedding import local, sheet, table
+from tfvmf.data import contact_sheet, load_source
+from tfvmf.embedding import local, table
 from tfvmf.errors import UserError
 from tfvmf.training.run_directory import lock
 
@@ -84,7 +84,9 @@ def test_a_row_for_each_file(kind, model, folder, tmp_path):
 
 def test_sorted_rows_and_a_sheet(model, folder, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(sheet, "write_sheet", lambda *halves: drawn.extend(halves))
+    monkeypatch.setattr(
+        contact_sheet, "write_sheet", lambda blocks, path, title: drawn.append((blocks, path))
+    )
     monkeypatch.setattr(local, "DRAWN", 4)
     output = tmp_path / "out.parquet"
     done = embedding.embed(model.path, folder, output, sort="concentration")
@@ -92,7 +94,10 @@ def test_sorted_rows_and_a_sheet(model, folder, tmp_path, monkeypatch):
     np.testing.assert_allclose(read["concentration"][:24] * 7, np.arange(10, 250, 10), rtol=1e-6)
     assert all(read["error"][24:])  # the broken ones are last
     assert [level_of(file) for file in read["file"][:24]] == list(range(10, 250, 10))
-    least, most, path = drawn
+    ((least, most), path) = drawn[0]
+    assert [least.heading, most.heading] == ["least certain first", "most certain first"]
+    least, most = least.pictures, most.pictures
+    assert least[0].note == "concentration 1.43"
     assert path == done.sheet == tmp_path / "out.png"
     assert [picture.file for picture in least] == list(read["file"][:4])
     assert [picture.file for picture in most] == list(read["file"][20:24][::-1])
@@ -108,28 +113,10 @@ def test_sorted_rows_and_a_sheet(model, folder, tmp_path, monkeypatch):
     ]
     drawn.clear()
     embedding.embed(model.path, folder / "-day", output, sort="concentration")
-    assert [len(half) for half in drawn[:2]] == [4, 4]
+    assert [len(block.pictures) for block in drawn[0][0]] == [4, 4]
     monkeypatch.setattr(local, "DRAWN", 50)
     embedding.embed(model.path, folder, output, sort="concentration")
-    assert [len(half) for half in drawn[3:5]] == [12, 12]  # no image is on both sides
-
-
-def test_the_sheet(tmp_path):
-    pixels = np.full((sheet.TILE, sheet.TILE, 3), 90, np.uint8)
-    names = ["a.png", "dir/" + "long name " * 9 + ".png", "new\nline.png", "grün.png"]
-    pictures = [sheet.Picture(pixels + 10 * number, name, 1.5) for number, name in enumerate(names)]
-    sheet.write_sheet(pictures, pictures[:1], tmp_path / "sheet.png")
-    with Image.open(tmp_path / "sheet.png") as image:
-        drawn = np.asarray(image)
-    for number in range(4):
-        assert (drawn == 90 + 10 * number).all(axis=2).sum() >= (1 + (number == 0)) * sheet.TILE**2
-    dark = (drawn < 60).all(axis=2)
-    assert dark[: sheet._HEAD].any()  # headings
-    below = dark[sheet._HEAD + sheet.TILE :]
-    for number in range(4):  # a name below each picture, none beyond its tile
-        left = sheet._GAP + number * (sheet.TILE + sheet._GAP)
-        assert below[:, left : left + sheet.TILE].any()
-        assert not below[:, left + sheet.TILE : left + sheet.TILE + sheet._GAP].any()
+    assert [len(block.pictures) for block in drawn[1][0]] == [12, 12]  # no image is on both sides
 
 
 def test_a_model_without_kappa_has_no_order(model, folder, tmp_path):

@@ -3,7 +3,8 @@
 import abc
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -28,6 +29,7 @@ class Request:
         image_size: height and width of the images to return.
         memory_limit: bytes; a set of at most this size, as uint8, is kept in memory.
         max_pixels: an image of more is refused before it is decoded.
+        skip_broken: leave out files that cannot be read.
     """
 
     spec: str
@@ -38,10 +40,24 @@ class Request:
     image_size: int = 32
     memory_limit: int = 0
     max_pixels: int = MAX_PIXELS
+    skip_broken: bool = False
+
+    def bytes(self, count: int) -> int:
+        """What `count` images take, at the requested size."""
+        return count * self.image_size**2 * 3
 
     def fits(self, count: int) -> bool:
-        """Whether `count` images, at the requested size, may be kept in memory."""
-        return count * self.image_size**2 * 3 <= self.memory_limit
+        """Whether `count` images may be kept in memory."""
+        return self.bytes(count) <= self.memory_limit
+
+
+class About(TypedDict, total=False):
+    """What may be known of the images of a source; see there."""
+
+    labels: np.ndarray | None
+    class_names: list[str] | None
+    num_classes: int
+    files: Sequence[str] | None
 
 
 class Source(abc.ABC):
@@ -58,33 +74,35 @@ class Source(abc.ABC):
         labels: int32 [N], or None when unlabeled.
         class_names: one name per class, or None when there are none.
         num_classes: 0 when unlabeled.
-        array: uint8 [N, H, W, 3], read-only, when the whole source is in memory; else None.
+        files: path of each image's file, or None when the images are not files of their own.
+        broken: {file: reason} of the files that were left out because they cannot be read.
+        divided: whether the split was made here, by a hash, of data that come without one.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        *,
-        size: int,
-        labels: np.ndarray | None = None,
-        class_names: list[str] | None = None,
-        num_classes: int = 0,
-    ) -> None:
+    broken: Mapping[str, str] = {}
+    divided = False
+
+    def __init__(self, request: Request, *, size: int, **about: Unpack[About]) -> None:
         self.name = request.spec
         self.split = request.split
         self.size = size
         self.image_shape = (request.image_size, request.image_size, 3)
-        self.array: np.ndarray | None = None
+        self.files = about.get("files")
         self.labels: np.ndarray | None = None
         self.class_names: list[str] | None = None
         self.num_classes = 0
         if size < 1:
             raise UserError(f"{self.name}: split '{self.split}' holds no images")
-        if labels is not None:
-            self.num_classes = len(class_names) if class_names else num_classes
+        if (labels := about.get("labels")) is not None:
+            self.class_names = about.get("class_names")
+            self.num_classes = len(self.class_names or ()) or about.get("num_classes", 0)
             check_classes(self.name, self.num_classes)
-            self.class_names = class_names
             self.labels = self._checked(labels)
+
+    @property
+    def array(self) -> np.ndarray | None:
+        """All images, uint8 [N, H, W, 3], when they are in memory; else None."""
+        return None
 
     @property
     def in_memory(self) -> bool:
@@ -98,6 +116,14 @@ class Source(abc.ABC):
     def images(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """The images `start` ... `stop - 1` (clipped like a slice): uint8 [n, H, W, 3]."""
         return self.take(np.arange(*slice(start, stop).indices(self.size)))
+
+    def file(self, index: int) -> str:
+        """Which image it is: the path of its file, or `NAME/SPLIT:INDEX` where it has none."""
+        return self.files[index] if self.files else f"{self.name}/{self.split}:{index}"
+
+    def subset(self, indices: np.ndarray) -> "Source":
+        """A view of the images at `indices` ([n], distinct), in that order."""
+        return Subset(self, indices)
 
     def fingerprint(self) -> str:
         """A hash of all labels and of 64 images: enough to tell two data sets apart, and quick."""
@@ -138,9 +164,8 @@ class ArraySource(Source):
         request: what was asked for.
         images: uint8 [N, H, W, 3]; a `np.memmap` stays on disk.
         order: int [N]: example i is `images[order[i]]`; None when they are in order already.
-        labels: int [N] in the order of the examples, or None.
-        class_names: one name per class, or None.
-        num_classes: needed when there are labels without `class_names`.
+        **about: see `Source`; labels, in the order of the examples, need `class_names` or
+            `num_classes`.
     """
 
     def __init__(
@@ -149,24 +174,20 @@ class ArraySource(Source):
         images: np.ndarray,
         *,
         order: np.ndarray | None = None,
-        labels: np.ndarray | None = None,
-        class_names: list[str] | None = None,
-        num_classes: int = 0,
+        **about: Unpack[About],
     ) -> None:
-        super().__init__(
-            request,
-            size=len(images),
-            labels=labels,
-            class_names=class_names,
-            num_classes=num_classes,
-        )
+        super().__init__(request, size=len(images), **about)
         self._images = images
         self._order = order
         if not isinstance(images, np.memmap):
             self._images = images if order is None else images[order]
             self._order = None
             self._images.setflags(write=False)
-            self.array = self._images
+
+    @property
+    def array(self) -> np.ndarray | None:
+        """All images, read-only; None when they are mapped from a file."""
+        return None if isinstance(self._images, np.memmap) else self._images
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""
@@ -177,6 +198,87 @@ class ArraySource(Source):
     def images(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """The images `start` ... `stop - 1`; a read-only view where they are in memory."""
         return self.array[start:stop] if self.array is not None else super().images(start, stop)
+
+
+class Subset(Source):
+    """Some images of another source, which stays the owner of their pixels.
+
+    Args:
+        whole: The other source.
+        indices: int [n], distinct: example i is the one at `indices[i]`.
+
+    Attributes:
+        whole: The other source.
+        indices: int64 [n], read-only.
+    """
+
+    def __init__(self, whole: Source, indices: np.ndarray) -> None:
+        indices = np.array(indices, np.int64)
+        if indices.ndim != 1 or not 0 < len(np.unique(indices)) == len(indices):
+            raise ValueError("a subset needs at least one index, and each only once")
+        if indices.min() < 0 or indices.max() >= whole.size:
+            raise IndexError(f"{whole!r} has no images {indices.min()} to {indices.max()}")
+        indices.setflags(write=False)
+        self.whole, self.indices, self.size = whole, indices, len(indices)
+        self.name, self.split, self.image_shape = whole.name, whole.split, whole.image_shape
+        self.class_names, self.num_classes = whole.class_names, whole.num_classes
+        self.broken, self.divided = whole.broken, whole.divided
+        self.files = [whole.files[index] for index in indices] if whole.files else None
+        self.labels = None
+        if whole.labels is not None:
+            self.labels = whole.labels[indices]
+            self.labels.setflags(write=False)
+
+    @property
+    def array(self) -> np.ndarray | None:
+        """A copy of the chosen images when the whole source is in memory; else None."""
+        return None if self.whole.array is None else self.whole.array[self.indices]
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the whole source is."""
+        return self.whole.in_memory
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """The images at `indices`: uint8 [n, H, W, 3]."""
+        return self.whole.take(self.indices[indices])
+
+    def file(self, index: int) -> str:
+        """What the whole source calls the image."""
+        return self.whole.file(int(self.indices[index]))
+
+
+def sample_indices(source: Source, count: int, *, seed: int = 0) -> np.ndarray:
+    """`count` indices of a source, drawn without replacement, in rising order: int64 [count].
+
+    With labels, each class has its share of the sample, rounded by the largest remainders, and at
+    least one image if `count` allows. A source of at most `count` images is returned whole.
+
+    Args:
+        source: What to draw from.
+        count: How many, at least 1.
+        seed: The same seed gives the same images.
+    """
+    if count < 1:
+        raise ValueError(f"a sample of {count} images: expected at least 1")
+    if count >= source.size:
+        return np.arange(source.size)
+    rng = np.random.default_rng(seed)
+    labels = np.zeros(source.size, np.int32) if source.labels is None else source.labels
+    classes, sizes = np.unique(labels, return_counts=True)
+    shares, remainders = np.divmod(count * sizes, source.size)
+    # Of equal remainders chance chooses: not always the first classes.
+    order = np.lexsort([rng.random(len(classes)), -remainders])
+    shares[order[: count - shares.sum()]] += 1
+    if count >= len(classes):
+        for missing in np.flatnonzero(shares == 0):
+            shares[shares.argmax()] -= 1
+            shares[missing] = 1
+    drawn = [
+        rng.permutation(np.flatnonzero(labels == name))[:share]
+        for name, share in zip(classes, shares, strict=True)
+    ]
+    return np.sort(np.concatenate(drawn))
 
 
 def check_classes(where: str, count: int) -> None:

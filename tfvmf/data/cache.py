@@ -11,7 +11,7 @@ import pathlib
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -61,6 +61,24 @@ def load_or_build(
         return images, dict(stored)
 
 
+def write_npy(
+    file: IO[bytes],
+    shape: tuple[int, ...],
+    chunks: Iterable[np.ndarray],
+    dtype: np.typing.DTypeLike = np.uint8,
+) -> None:
+    """Writes an array chunk by chunk in NumPy's format.
+
+    By plain writes, not through a memory map: when the disk is full a write raises an error, a
+    map kills the process.
+    """
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    for chunk in chunks:
+        file.write(np.ascontiguousarray(chunk, dtype).data)
+
+
 def _complete(folder: pathlib.Path, text: str, shape: tuple[int, ...]) -> bool:
     """Whether the folder holds this data set, whole."""
     try:
@@ -95,12 +113,8 @@ def _build(
         shutil.rmtree(old, ignore_errors=True)
     partial.mkdir()
     try:
-        # Written as a file and not through a memory map: a full disk is then an error to catch.
         with open(partial / "images.npy", "wb") as file:
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            for chunk in chunks():
-                file.write(chunk.tobytes())
+            write_npy(file, shape, chunks())
         np.savez(partial / "columns.npz", **columns())  # type: ignore[arg-type]
         (partial / "identity.json").write_text(text, encoding="utf-8")
         partial.rename(folder)

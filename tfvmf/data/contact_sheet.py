@@ -1,71 +1,91 @@
-"""Contact sheets: what an augmentation does."""
+"""Contact sheets: images under headings, with a caption each."""
 
 import os
 import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
+import matplotlib
 import numpy as np
-import tensorflow as tf
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
-from tfvmf.counter_random import example_seeds
-from tfvmf.data.augment import Augmentation
-from tfvmf.data.base import Source
 from tfvmf.files import replacing
 
-_TILE = 96  # pixels, so that an image of 32x32 can be seen
-_GAP = 2  # pixels between tiles
-_ROWS = 10  # images whose views are drawn
+TILE = 112  # pixels
+_GAP = 6  # between tiles
+_LINE = 14  # of a caption
+_HEAD = 28  # of a heading, and of the title
+_TEXT, _TITLE = 11, 15  # sizes of the font
 
 
-def views_sheet(
-    images: np.ndarray, augmentation: Augmentation, *, views: int = 8, seed: int = 0
-) -> np.ndarray:
-    """Draws a row for each image: the image itself, then `views` views of it.
+class Picture(NamedTuple):
+    """An image of a sheet: uint8 [side, side, 3], the name of its file and what to say of it.
 
-    Args:
-        images: uint8 [N, H, W, 3].
-        augmentation: Makes the views.
-        views: Number of views in a row.
-        seed: Seed of the run whose first step is drawn.
-
-    Returns:
-        uint8 [height, width, 3]. Tiles are enlarged by whole pixels, so what one sees is what the
-        encoder gets; only the originals are resampled, when their size is not that of a view.
+    It is resampled if it is larger than a tile, and otherwise enlarged by whole pixels: what one
+    sees is what the encoder gets.
     """
-    size = augmentation.size
-    columns = [np.stack([_resized(image, size) for image in images])]
-    for view in range(views):
-        drawn = augmentation(images, example_seeds(seed, 0, tf.range(len(images)), view))
-        columns.append(np.rint(255.0 * drawn.numpy()).astype(np.uint8))
-    tiles = np.stack(columns, axis=1).reshape(-1, size, size, 3)  # row by row
-    zoom = -(-_TILE // size)
-    tiles = tiles.repeat(zoom, axis=1).repeat(zoom, axis=2)
-    return _lay_out(tiles, columns=1 + views)
+
+    pixels: np.ndarray
+    file: str = ""
+    note: str = ""
 
 
-def write_views(
-    source: Source, augmentation: Augmentation, path: str | os.PathLike[str], *, seed: int = 0
-) -> None:
-    """Writes a PNG of `views_sheet` for ten images of a source: look before you train."""
-    rows = np.unique(np.linspace(0, source.size - 1, _ROWS).astype(np.int64))
-    sheet = views_sheet(source.take(rows), augmentation, seed=seed)
-    _write(Image.fromarray(sheet), path)
+class Block(NamedTuple):
+    """Pictures under a heading, row by row, in so many columns."""
+
+    heading: str
+    pictures: Sequence[Picture]
+    columns: int
 
 
-def _lay_out(tiles: np.ndarray, *, columns: int) -> np.ndarray:
-    """Square tiles uint8 [N, side, side, 3], row by row."""
-    width = tiles.shape[1] + _GAP
-    sheet = np.full((len(tiles) // columns * width, columns * width, 3), 255, np.uint8)
-    for place, tile in enumerate(tiles):
-        left, top = place % columns * width, place // columns * width
-        sheet[top : top + len(tile), left : left + len(tile)] = tile
-    return sheet
-
-
-def _write(sheet: Image.Image, path: str | os.PathLike[str]) -> None:
+def write_sheet(blocks: Sequence[Block], path: str | os.PathLike[str], *, title: str = "") -> None:
+    """Writes a PNG of blocks of pictures side by side."""
+    face = pathlib.Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    text, large = (ImageFont.truetype(face, size) for size in (_TEXT, _TITLE))
+    blocks = [block for block in blocks if block.pictures]
+    first = _HEAD * (2 if title else 1)
+    height = TILE + _GAP + 3 * _LINE
+    rows = max(-(-len(block.pictures) // block.columns) for block in blocks)
+    widths = [block.columns * (TILE + _GAP) + 2 * _GAP for block in blocks]
+    sheet = Image.new("RGB", (sum(widths), first + rows * height), "white")
+    pen = ImageDraw.Draw(sheet)
+    pen.text((_GAP, _GAP), title, fill="black", font=large)
+    left = _GAP
+    for block, width in zip(blocks, widths, strict=True):
+        pen.text((left, first - _HEAD + _GAP), block.heading, fill="black", font=large)
+        for place, picture in enumerate(block.pictures):
+            x = left + place % block.columns * (TILE + _GAP)
+            y = first + place // block.columns * height
+            sheet.paste(_tile(picture.pixels), (x, y))
+            for line, words in enumerate((*_lines(picture.file, text), picture.note)):
+                color = "gray" if line == 2 else "black"
+                pen.text((x, y + TILE + line * _LINE), words, fill=color, font=text)
+        left += width
     with replacing(pathlib.Path(path).expanduser()) as file:
         sheet.save(file, format="PNG")
 
 
-def _resized(image: np.ndarray, size: int) -> np.ndarray:
-    return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR))
+def _tile(pixels: np.ndarray) -> Image.Image:
+    """At most TILE x TILE."""
+    image, zoom = Image.fromarray(pixels), TILE // len(pixels)
+    if not zoom:
+        return image.resize((TILE, TILE), Image.Resampling.BICUBIC)
+    return image.resize((zoom * image.width, zoom * image.height), Image.Resampling.NEAREST)
+
+
+def _lines(file: str, font: ImageFont.FreeTypeFont) -> tuple[str, str]:
+    """The last part of a path on two lines as wide as a tile, without its middle if too long."""
+    name = "".join(each if each.isprintable() else "\ufffd" for each in file.rsplit("/", 1)[-1])
+    first = _fitting(name, font)
+    rest = name[len(first) :]
+    if len(last := _fitting(rest[::-1], font)[::-1]) < len(rest):
+        last = f"\u2026{last[2:]}"
+    return first, last
+
+
+def _fitting(text: str, font: ImageFont.FreeTypeFont) -> str:
+    """As much of the beginning as a tile is wide."""
+    length = 0
+    while length < len(text) and font.getlength(text[: length + 1]) <= TILE:
+        length += 1
+    return text[:length]

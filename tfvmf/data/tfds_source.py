@@ -110,7 +110,7 @@ class _Reader:
         records = _read_records(file_format, self._split.file_instructions)
         self._ids, self._labels = [], []
         done = 0
-        with Progress(self.size, unit="image", description=f"reading {where} ", brief=True) as bar:
+        with Progress(self.size, unit="image", description=f"reading {where}", brief=True) as bar:
             while batch := list(itertools.islice(records, _CHUNK)):
                 names = [f"{where}, record {done + index}" for index in range(len(batch))]
                 encoded = [self._parse(*pair) for pair in zip(batch, names, strict=True)]

@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 import tfvmf
-from tfvmf.data import Source, load_source
+from tfvmf.data import Source, contact_sheet, load_source
 from tfvmf.data.base import Request
-from tfvmf.data.folder import list_files
-from tfvmf.data.images import read_image, resize_image, run_all
+from tfvmf.data.contact_sheet import TILE, Picture
+from tfvmf.data.folder import files_identity, list_files
+from tfvmf.data.images import read_images
 from tfvmf.data.sources import parse
-from tfvmf.embedding import sheet, table
+from tfvmf.embedding import table
 from tfvmf.errors import UserError
 from tfvmf.files import fingerprint, replacing, write_json, writing
 from tfvmf.progress import Progress
@@ -59,6 +60,7 @@ def embed(
     data: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
+    checkpoint: str | os.PathLike[str] = "",
     split: str = "all",
     data_dir: str | os.PathLike[str] = "",
     download: bool = False,
@@ -77,6 +79,7 @@ def embed(
         model: A run directory, an export or a `.keras` file (see `tfvmf.load`).
         data: What `tfvmf.data.load_source` takes, or the path of a folder or of one image.
         output: The `.parquet`, `.npz` or `.csv` file.
+        checkpoint: Of a run: `step-110`, `110` or a path; the newest by default.
         split: The part of the data.
         data_dir: Where TFDS data sets are prepared.
         download: Download and prepare a TFDS data set that is not there.
@@ -97,7 +100,7 @@ def embed(
     files = _list_files(data, split, max_pixels)
     parts = output.with_name(f"{output.name}.parts")
     with _claimed(parts, output):
-        loaded = load(model, trust_model=trust_model)
+        loaded = load(model, checkpoint=checkpoint, trust_model=trust_model)
         size = loaded.card["image_size"]
         if size is None:
             raise UserError(f"{loaded.path} does not tell the size of its images: expected a run")
@@ -142,34 +145,20 @@ class _FileImages:
 
     def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
         """The pixels of those that are not broken, and all errors, "" if there is none."""
-        pixels, errors = np.empty((len(rows), size, size, 3), np.uint8), [""] * len(rows)
-
-        def read_one(place: int) -> None:
-            path = self._paths[rows[place]]
-            try:
-                pixels[place] = read_image(path, size, max_pixels=self._max_pixels)
-            except UserError as error:
-                errors[place] = _text(str(error).removeprefix(f"{path}: "))
-
-        run_all(read_one, len(rows))
+        broken: dict[int, str] = {}
+        paths = self._paths[rows.start : rows.stop]
+        pixels = read_images(paths, size, max_pixels=self._max_pixels, broken=broken)
+        errors = [_text(broken.get(place, "")) for place in range(len(rows))]
         return pixels[[not error for error in errors]], errors
 
     def tile(self, row: int) -> np.ndarray:
-        """A picture for the contact sheet."""
-        try:
-            return read_image(self._paths[row], sheet.TILE, max_pixels=self._max_pixels)
-        except UserError:  # it was there before
-            return np.full((sheet.TILE, sheet.TILE, 3), 200, np.uint8)
+        """A picture for the contact sheet; gray if the file is gone meanwhile."""
+        tile, _ = self.read(range(row, row + 1), TILE)
+        return tile[0] if len(tile) else np.full((TILE, TILE, 3), 200, np.uint8)
 
     def identity(self) -> str:
         """A hash that changes when the images do."""
-        digest = hashlib.sha256()
-        for path in self._paths:
-            with contextlib.suppress(OSError):
-                status = os.stat(path)
-                digest.update(f"{status.st_size} {status.st_mtime_ns} ".encode())
-            digest.update(os.fsencode(path) + b"\0")
-        return digest.hexdigest()[:16]
+        return files_identity(self._paths)
 
 
 class _SourceImages:
@@ -177,7 +166,7 @@ class _SourceImages:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.names = [f"{source.name}/{source.split}:{row}" for row in range(source.size)]
+        self.names = [source.file(row) for row in range(source.size)]
         self.labels = _label_names(source.labels, source.class_names)
 
     def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
@@ -186,12 +175,11 @@ class _SourceImages:
 
     def tile(self, row: int) -> np.ndarray:
         """A picture for the contact sheet."""
-        return resize_image(self._source.images(row, row + 1)[0], sheet.TILE)
+        return self._source.images(row, row + 1)[0]
 
     def identity(self) -> str:
         """A hash of some of the images, which stand for all."""
-        rows = np.unique(np.linspace(0, self._source.size - 1, 64).astype(int))
-        return hashlib.sha256(self._source.take(rows).tobytes()).hexdigest()[:16]
+        return self._source.fingerprint()
 
 
 _Images = _FileImages | _SourceImages
@@ -206,7 +194,7 @@ def _list_files(data: str | os.PathLike[str], split: str, max_pixels: int) -> _F
         return _FileImages([str(path)], None, max_pixels)
     if spec != target or path.is_dir():
         request = Request(spec=f"folder:{target}", target=target, split=split)
-        paths, labels, classes = list_files(request)
+        paths, labels, classes, _ = list_files(request)
         return _FileImages(paths, _label_names(labels, classes), max_pixels)
     parse(data)
     return None
@@ -287,7 +275,7 @@ def _write_parts(
     wanted = [range(start, min(start + PART_ROWS, count)) for start in range(0, count, PART_ROWS)]
     missing = [rows for rows in wanted if not _part(parts, rows.start).exists()]
     done = count - sum(map(len, missing))
-    with Progress(count, initial=done, unit="image", description="embedding ") as bar:
+    with Progress(count, initial=done, unit="image", description="embedding") as bar:
         for rows in missing:
             blocks = []
             for start in range(rows.start, rows.stop, batch_size):
@@ -339,11 +327,18 @@ def _join(
         drawn = order[: int(good.sum())]
         least = drawn[: min(DRAWN, -(-len(drawn) // 2))]
         most = drawn[len(least) :][::-1][:DRAWN]
-        halves = [
-            [sheet.Picture(images.tile(row), images.names[row], kappa[row]) for row in half]
-            for half in (least, most)
+        blocks = [
+            contact_sheet.Block(
+                heading,
+                [
+                    Picture(images.tile(row), images.names[row], f"concentration {kappa[row]:#.3g}")
+                    for row in half
+                ],
+                columns=5,
+            )
+            for heading, half in (("least certain first", least), ("most certain first", most))
         ]
-        sheet.write_sheet(halves[0], halves[1], picture)
+        contact_sheet.write_sheet(blocks, picture, title=f"{output.name}: {count:,} images")
     return Embedded(
         output=output,
         images=count,

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tfvmf.data.cache import write_npy
 from tfvmf.errors import UserError
 from tfvmf.files import csv_text, csv_text_back
 
@@ -210,12 +211,9 @@ def _write_npz(file: BinaryIO, schema: pa.Schema, rows: int, blocks: Blocks) -> 
             if name in TEXTS:
                 lengths = (len(text) for block in blocks([name]) for text in to_numpy(block, name))
                 dtype = np.dtype(f"<U{max(lengths, default=0) or 1}")
-            header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
             # A ZipInfo without a time: the same table gives the same bits.
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array_header_1_0(member, header)
-                for block in blocks([name]):
-                    member.write(to_numpy(block, name).astype(dtype).tobytes())
+                write_npy(member, shape, (to_numpy(b, name) for b in blocks([name])), dtype)
 
 
 def _write_csv(file: BinaryIO, schema: pa.Schema, rows: int, blocks: Blocks) -> None:

@@ -1,12 +1,12 @@
 """One interface for every measure of certainty or uncertainty: images in, one number per image out.
 
-scores = uncertainty(encoder, images, scores=("kappa", "feature_norm"))
-scores = uncertainty(members, images, scores=("ensemble",))
+scores = uncertainty(encoder, images, score=("kappa", "feature_norm"))
+scores = uncertainty(members, images, score="ensemble")
 """
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,6 +15,8 @@ import tensorflow as tf
 from tfvmf import inference, models
 from tfvmf.counter_random import example_seeds
 from tfvmf.data.augment import Augmentation
+from tfvmf.errors import UserError
+from tfvmf.pixels import check_pixels
 
 Values = dict[str, np.ndarray]
 
@@ -65,7 +67,7 @@ class Uncertainty:
 
     Args:
         members: An encoder, or several. All scores but `ensemble` look at the first.
-        scores: Names out of `SCORES`.
+        score: One or several names out of `SCORES`.
         augmentation: What views are, for `agreement`.
         num_views: Number of views, for `agreement`.
         num_passes: Number of passes, for `dropout`.
@@ -75,7 +77,7 @@ class Uncertainty:
     def __init__(
         self,
         members: keras.Model | Sequence[keras.Model],
-        scores: Sequence[str] = ("kappa",),
+        score: str | Sequence[str] = "kappa",
         *,
         augmentation: Augmentation | None = None,
         num_views: int = 8,
@@ -83,17 +85,19 @@ class Uncertainty:
         seed: int = 0,
     ) -> None:
         self._members = [members] if isinstance(members, keras.Model) else list(members)
-        for name in scores:
-            if name not in SCORES:
-                raise ValueError(f"score {name!r} is unknown: use some of {', '.join(SCORES)}")
-        if "ensemble" in scores and len(self._members) < 2:
-            raise ValueError("the score ensemble needs at least 2 members")
-        if "agreement" in scores and (augmentation is None or num_views < 2):
-            raise ValueError("the score agreement needs an augmentation and at least 2 views")
-        if "dropout" in scores and not (num_passes > 1 and models.has_dropout(self._members[0])):
-            raise ValueError("the score dropout needs an encoder with dropout and 2 passes or more")
+        if not self._members:
+            raise UserError("there is no encoder to measure: the list of members is empty")
+        for member in self._members:
+            check_outputs(member)
+        scores = check_scores([score] if isinstance(score, str) else score)
         if not scores:
-            raise ValueError("name at least one score")
+            raise UserError(f"name at least one score of {', '.join(SCORES)}")
+        if "ensemble" in scores and len(self._members) < 2:
+            raise UserError("the score ensemble needs at least 2 members")
+        if "agreement" in scores and (augmentation is None or num_views < 2):
+            raise UserError("the score agreement needs an augmentation and at least 2 views")
+        if "dropout" in scores and not (num_passes > 1 and models.has_dropout(self._members[0])):
+            raise UserError("the score dropout needs an encoder with dropout and 2 passes or more")
         self.scores = tuple(scores)
         self._augmentation = augmentation
         self._num_views, self._num_passes, self._seed = num_views, num_passes, seed
@@ -105,7 +109,7 @@ class Uncertainty:
         return SCORES[self.scores[0]]
 
     def __call__(self, images: np.ndarray) -> Values:
-        """The scores of uint8 images [N, H, W, 3]: {name: [N]}."""
+        """The scores {name: [N]} of images [N, H, W, 3], uint8 or float in [0, 1]."""
         return self._embedder(images)
 
     def _forward(self, images: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
@@ -143,10 +147,55 @@ class Uncertainty:
 
 
 def uncertainty(
-    members: keras.Model | Sequence[keras.Model], images: np.ndarray, **options: Any
+    members: keras.Model | Sequence[keras.Model],
+    images: np.ndarray,
+    *,
+    score: str | Sequence[str] = "kappa",
+    augmentation: Augmentation | None = None,
+    num_views: int = 8,
+    num_passes: int = 16,
+    seed: int = 0,
 ) -> Values:
-    """The scores {name: [N]} of uint8 images [N, H, W, 3]; options are those of `Uncertainty`."""
-    return Uncertainty(members, **options)(images)
+    """The scores {name: [N]} of images [N, H, W, 3], uint8 or float in [0, 1].
+
+    The other arguments are those of `Uncertainty`.
+    """
+    pixels = check_pixels(images)
+    measure = Uncertainty(
+        members,
+        score,
+        augmentation=augmentation,
+        num_views=num_views,
+        num_passes=num_passes,
+        seed=seed,
+    )
+    return measure(pixels)
+
+
+def check_scores(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, each of which must be one of `SCORES`."""
+    for name in names:
+        if name not in SCORES:
+            near = difflib.get_close_matches(name, SCORES, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UserError(f"score={name} is unknown: {hint}use some of {', '.join(SCORES)}")
+    return tuple(names)
+
+
+def check_outputs(encoder: keras.Model) -> None:
+    """Raises UserError unless the encoder has the outputs that scores are made of.
+
+    A subclass of keras.Model knows its outputs only once it is called: it is not checked.
+    """
+    outputs = getattr(encoder, "output", getattr(encoder, "outputs", None))
+    if outputs is None:
+        return
+    if not isinstance(outputs, dict) or not set(models.OUTPUTS) <= outputs.keys():
+        found = ", ".join(outputs) if isinstance(outputs, dict) else "no dictionary"
+        raise UserError(f"the encoder returns {found}: expected {', '.join(models.OUTPUTS)}")
+    if len(outputs["concentration"].shape) != 1:
+        shape = list(outputs["concentration"].shape)
+        raise UserError(f"the concentration has the shape {shape}: expected [batch]")
 
 
 def mean_variance(representations: tf.Tensor) -> tf.Tensor:

@@ -14,7 +14,7 @@ from tfvmf import inference, models, training
 from tfvmf.config import flatten
 from tfvmf.data import Augmentation, Source
 from tfvmf.errors import UserError
-from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
+from tfvmf.evaluation.scores import SCORES, Score, Uncertainty, check_outputs, check_scores
 from tfvmf.evaluation.suites import NotApplicable, Options
 from tfvmf.files import scratch
 from tfvmf.methods import Method
@@ -83,15 +83,7 @@ class Subject:
     _kept: dict[Hashable, Any] = dataclasses.field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        outputs = getattr(self.encoder, "output", None)
-        if outputs is None:  # a subclass of keras.Model knows its outputs only when it is called
-            return
-        if not isinstance(outputs, dict) or not set(models.OUTPUTS) <= outputs.keys():
-            found = ", ".join(outputs) if isinstance(outputs, dict) else "no dictionary"
-            raise ValueError(f"the encoder returns {found}: expected {', '.join(models.OUTPUTS)}")
-        if len(outputs["concentration"].shape) != 1:
-            shape = list(outputs["concentration"].shape)
-            raise ValueError(f"the concentration has the shape {shape}: expected [batch]")
+        check_outputs(self.encoder)
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` returns; it is called once for each key."""
@@ -130,7 +122,7 @@ class Subject:
 
     def uncertainty(self, options: Options) -> Uncertainty:
         """The scores that are asked for, as a function of uint8 images."""
-        names = tuple(options.scores) or (self.score(options).name,)
+        names = check_scores(options.scores) or (self.score(options).name,)
 
         def make() -> Uncertainty:
             try:
@@ -141,7 +133,7 @@ class Subject:
                     num_views=options.num_views,
                     num_passes=options.num_passes,
                 )
-            except ValueError as error:
+            except UserError as error:
                 raise UserError(f"score={','.join(names)}: {error}") from error
 
         return self.keep((Uncertainty, names, options.num_views, options.num_passes), make)
@@ -279,10 +271,15 @@ class DeferredSource(Source):
         return self._load(self.name, self.split)
 
     def __getattr__(self, name: str) -> Any:
-        # Only for what is not set above: size, labels, classes, array.
+        # Only for what is not set above: size, labels, classes, files.
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._opened, name)
+
+    @property
+    def array(self) -> np.ndarray | None:
+        """All images when they are in memory; else None."""
+        return self._opened.array
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""
@@ -311,7 +308,7 @@ def _apply(
     """A function of uint8 images on the first `limit` of a source (0: on all)."""
     size = min(limit or source.size, source.size)
     parts = []
-    with Progress(size, unit="image", description=f"{source.name} ({source.split}) ") as bar:
+    with Progress(size, unit="image", description=f"{source.name} ({source.split})") as bar:
         for start in range(0, size, _CHUNK):
             stop = min(start + _CHUNK, size)
             parts.append(function(source.images(start, stop)))

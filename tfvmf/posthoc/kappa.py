@@ -144,6 +144,7 @@ def fit_config(
     settings.method = "fit_kappa"
     settings.name = f"{settings.name}-kappa"
     settings.ensemble.num_members = 1
+    settings.minutes = 0.0
     settings.epochs = _CACHED_EPOCHS if cached_views else _EPOCHS
     settings.optimizer.name = "adam"
     settings.optimizer.learning_rate = 1e-3
@@ -152,6 +153,7 @@ def fit_config(
     settings.concentration.levels = "all"  # what can be seen depends on the encoder, see below
     settings.concentration.view_kind = "wide"
     settings.update_from_flattened_dict(changes)
+    settings.data.view_share = 1.0  # kappa is asked about whole images: so it is taught
     validate(settings)
     if settings.fit_kappa.cache_views == 1:
         raise UserError("cache_views=1: at least 2 views of an image are compared; 0 for none")

@@ -1,5 +1,6 @@
 """What all programs share: flags, one-line errors with exit code 2, a quiet TensorFlow."""
 
+import ast
 import difflib
 import functools
 import os
@@ -17,8 +18,9 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from tfvmf.config import default_config, flatten
+from tfvmf.config import declared, default_config, flatten
 from tfvmf.errors import UserError
+from tfvmf.files import read_text
 from tfvmf.progress import printable
 from tfvmf.settings import MAX_PIXELS
 
@@ -35,7 +37,11 @@ _SHARED: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "download": (flags.DEFINE_bool, False, "download and prepare TFDS data sets that are missing"),
     "workdir": (flags.DEFINE_string, "", "run directory"),
     "output": (flags.DEFINE_string, "", "file or directory to write"),
-    "checkpoint": (flags.DEFINE_string, "", "one of the run's checkpoints; the newest by default"),
+    "checkpoint": (
+        flags.DEFINE_string,
+        "",
+        "of a run: step-110, 110 or a path; the newest by default",
+    ),
     "trust_model": (
         flags.DEFINE_bool,
         False,
@@ -52,15 +58,9 @@ _SHARED: dict[str, tuple[Callable[..., Any], Any, str]] = {
 
 
 def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
-    """Runs one verb: parses its flags, calls its `main`.
+    """Parses the flags of a verb's module, calls its `main`; returns the exit code.
 
-    Args:
-        name: What the user typed, `tfvmf train`, for messages.
-        program: The verb's module; what it must have is in `tfvmf.programs`.
-        arguments: What follows the verb.
-
-    Returns:
-        The exit code.
+    `name` is what the user typed, `tfvmf train`; `arguments` is what follows it.
     """
     # Flags of its own, not absl's global ones: no verb meets the flags of another.
     values = flags.FlagValues()
@@ -71,7 +71,7 @@ def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
         try:
             if _HELP_FLAGS & set(arguments):
                 program.define(values, [name])
-                print(_help(program, values))
+                print(_help(program, values, full="--helpfull" in arguments))
                 return 0
             argv = _with_config_path([name, *arguments])
             program.define(values, argv)
@@ -151,6 +151,19 @@ def choose(what: str, value: str, choices: Iterable[str]) -> str:
     return value
 
 
+def check_run(name: str) -> pathlib.Path:
+    """The directory of a run, refused before TensorFlow is imported if it is none."""
+    path = pathlib.Path(name).expanduser()
+    if read_text(path / "config.json") is not None:
+        return path
+    if path.is_file():
+        raise UserError(f"{name} is a file: expected the directory of a run")
+    runs = [entry.parent.name for entry in path.parent.glob("*/config.json")]
+    near = difflib.get_close_matches(path.name, runs, n=1, cutoff=0.5)
+    hint = f"did you mean {path.parent / near[0]}?" if near else "`tfvmf train` makes one"
+    raise UserError(f"{name} is not a run directory (no config.json): {hint}")
+
+
 def listed(value: str) -> tuple[str, ...]:
     """The names in a list that is separated by commas."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
@@ -169,24 +182,16 @@ def short_name(source: str) -> str:
 
 def definers(values: flags.FlagValues) -> types.SimpleNamespace:
     """`DEFINE_string` and so on of absl, as `string` and so on, for the flags of one program."""
-    kinds = ("bool", "enum", "float", "integer", "list", "string")
-    return types.SimpleNamespace(
-        **{
-            kind: functools.partial(getattr(flags, f"DEFINE_{kind}"), flag_values=values)
-            for kind in kinds
-        }
-    )
+    made = {
+        kind: functools.partial(getattr(flags, f"DEFINE_{kind}"), flag_values=values)
+        for kind in ("bool", "enum", "float", "integer", "list", "string")
+    }
+    return types.SimpleNamespace(**made)
 
 
 def define_shared(values: flags.FlagValues, *names: str, **described: str) -> None:
-    """Defines flags that several programs have.
-
-    Args:
-        values: The program's flags.
-        *names: Flags that are described as everywhere.
-        **described: Flags of which the program has more to say: {name: help}.
-    """
-    for name, text in (*((name, "") for name in names), *described.items()):
+    """Defines flags that several programs have; `described` has help texts of a program's own."""
+    for name, text in (dict.fromkeys(names, "") | described).items():
         define, default, usual = _SHARED[name]
         bounds = {"lower_bound": 0} if define is flags.DEFINE_integer else {}
         define(name, default, text or usual, flag_values=values, **bounds)
@@ -201,9 +206,16 @@ def define_config(values: flags.FlagValues, argv: list[str], default: str = "dig
     known = flatten(default_config())
     sections = {key.rsplit(".", 1)[0] for key in known if "." in key}
     for argument in argv:
-        key = argument.lstrip("-").partition("=")[0].removeprefix("config.")
-        if argument.lstrip("-").startswith("config.") and key not in {*known, *sections}:
-            raise UserError(f"--config.{key} is not a setting: {_nearest_setting(key)}")
+        scheme, _, key = argument.lstrip("-").partition("=")[0].partition(".")
+        if (
+            argument.startswith("-")
+            and scheme == "config"
+            and key
+            and key not in {*known, *sections}
+        ):
+            near = _settings_called(key) or difflib.get_close_matches(key, list(known), 1, 0.4)
+            hint = f"did you mean {_as_flags(near)}?" if near else "see tfvmf/config.py"
+            raise UserError(f"--config.{key} is not a setting: {hint}")
     config_flags.DEFINE_config_file(
         "config",
         str(CONFIGS / f"{default}.py"),
@@ -231,12 +243,7 @@ def download(values: flags.FlagValues, sources: Iterable[str], *, data_dir: str 
     """With `--download`, downloads and prepares the TFDS data sets that are not there.
 
     In a process of its own: preparing runs TensorFlow, which fixes its devices and threads for the
-    rest of a process.
-
-    Args:
-        values: Flags, with `--download` and `--data_dir`.
-        sources: What will be loaded, as `tfvmf.data.load_source` takes it; empty names are skipped.
-        data_dir: Where, unless `--data_dir` says.
+    rest of a process. Empty names are skipped; `--data_dir` wins over `data_dir`.
     """
     wanted = [source for source in dict.fromkeys(sources) if source]
     if not values.download or not wanted:
@@ -288,6 +295,10 @@ def _parse(values: flags.FlagValues, argv: list[str], slots: tuple[str, ...]) ->
     except flags.UnrecognizedFlagError as error:
         raise UserError(_unknown_flag(values, error.flagname)) from error
     except flags.Error as error:
+        enum = re.match(r"flag (--\w+=)(.*): value should be one of <(.*)>", str(error), re.DOTALL)
+        if enum:
+            choices = filter(None, enum[3].split("|"))
+            raise UserError(unknown(enum[1] + enum[2], enum[2], choices)) from error
         raise UserError(f"{error} (--help lists the flags)") from error
     free = [slot for slot in slots if not values[slot].present]
     for slot, value in zip(free, given, strict=False):
@@ -305,51 +316,51 @@ def _with_flag(values: flags.FlagValues, message: str) -> str:
 
 def _unknown_flag(values: flags.FlagValues, name: str) -> str:
     """The message about a flag that there is not."""
-    settings = [key for key in flatten(default_config()) if key.split(".")[-1] == name]
-    if "config" in values and settings:
-        meant = " or ".join(f"--config.{key}" for key in settings)
-        return f"--{name} is not a flag: did you mean {meant}?"
+    settings = _settings_called(name) if "config" in values else []
     near = difflib.get_close_matches(name, list(values), n=1, cutoff=0.5)
-    hint = f"did you mean --{near[0]}?" if near else "--help lists the flags"
+    meant = _as_flags(settings) if settings else f"--{near[0]}" if near else ""
+    hint = f"did you mean {meant}?" if meant else "--help lists the flags"
     return f"--{name} is not a flag: {hint}"
 
 
-def _nearest_setting(key: str) -> str:
-    known = list(flatten(default_config()))
-    last = key.split(".")[-1]
-    same = [other for other in known if other.split(".")[-1] == last]
-    near = same or difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-    if not near:
-        return "see tfvmf/config.py"
-    return f"did you mean {' or '.join(f'--config.{other}' for other in near)}?"
+def _settings_called(key: str) -> list[str]:
+    """The settings whose last part is that of `key`."""
+    return [k for k in flatten(default_config()) if k.split(".")[-1] == key.split(".")[-1]]
+
+
+def _as_flags(settings: Iterable[str]) -> str:
+    return " or ".join(f"--config.{key}" for key in settings)
 
 
 def _with_config_path(argv: list[str]) -> list[str]:
     """The command line with the file of the config that `--config` names."""
     found = list(argv)
     for position, argument in enumerate(argv):
-        if argument in ("--config", "-config") and position + 1 < len(argv):
-            found[position + 1] = _config_path(argv[position + 1])
-        elif argument.startswith(("--config=", "-config=")):
-            found[position] = f"--config={_config_path(argument.partition('=')[2])}"
+        flag, equals, name = argument.partition("=")
+        if flag in ("--config", "-config") and (equals or position + 1 < len(argv)):
+            place, start = (position, "--config=") if equals else (position + 1, "")
+            found[place] = start + _config_path(name if equals else argv[place])
     return found
 
 
 def _config_path(name: str) -> str:
     """The file of a config; a file that is there wins over a name."""
     if pathlib.Path(name).is_file():
+        try:
+            defined = ast.parse(pathlib.Path(name).read_bytes()).body
+        except (SyntaxError, ValueError) as error:
+            raise UserError(f"--config={name} is not a Python file: {error}") from error
+        if "get_config" not in {getattr(each, "name", "") for each in defined}:
+            raise UserError(f"--config={name} has no function get_config(), see configs/")
         return name
+    what = f"--config={name}: there is no such file, and the name"
     if name not in config_names():
-        stem = pathlib.Path(name).stem
-        message = unknown(
-            f"--config={name}: there is no such file, and the name", stem, config_names()
-        )
-        raise UserError(message)
+        raise UserError(unknown(what, pathlib.Path(name).stem, config_names()))
     return str(CONFIGS / f"{name}.py")
 
 
-def _help(program: Any, values: flags.FlagValues) -> str:
-    """The docstring of a program, and its flags."""
+def _help(program: Any, values: flags.FlagValues, *, full: bool) -> str:
+    """The docstring of a program, its flags, the configs, and if `full` all settings."""
     lines = [(program.__doc__ or "").strip(), "", "Flags:"]
     for name in sorted(values):
         flag = values[name]
@@ -359,4 +370,15 @@ def _help(program: Any, values: flags.FlagValues) -> str:
             text += f" (default: {flag.default})"
         lines.append(f"  {shown}")
         lines.extend(textwrap.wrap(text, 96, initial_indent="      ", subsequent_indent="      "))
+    if "config" in values:
+        lines += ["", "Configs, --config=NAME:"]
+        for name in config_names():
+            text = ast.get_docstring(ast.parse((CONFIGS / f"{name}.py").read_bytes())) or ""
+            lines.append(f"  {name:<18} {text.splitlines()[0]}")
+        more = "" if full else f"; tfvmf {program.__name__.split('.')[-1]} --helpfull lists them"
+        lines += ["", f"Settings, --config.NAME=VALUE{more.replace('_', '-')}"]
+        for key, setting in declared().items() if full else ():
+            lines.append(f"  --config.{key}={setting.default}")
+            text = setting.meaning + (f": {', '.join(setting.choices)}" if setting.choices else "")
+            lines += textwrap.wrap(text, 96, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 import io
 import os
 import pathlib
+import re
 
 import keras
 import ml_collections
@@ -17,18 +18,16 @@ from tfvmf.methods import Method
 from tfvmf.posthoc.foreign import resources
 from tfvmf.progress import Progress
 from tfvmf.serving.loader import CARD_FILE, load_run, run_card, versions
-from tfvmf.serving.signatures import (
-    Calibration,
-    build_signatures,
-    calibrate,
-    feature_signatures,
-)
+from tfvmf.serving.signatures import Calibration, build_signatures, calibrate, feature_signatures
 
 MODEL_NAME = "tfvmf"
 WARMUP_BATCHES = (1, 8, 64)
+_SPLIT = re.compile(r"(train|test|validation|all)\b(?!:).*")
 _WARMUP_FILE = "tf_serving_warmup_requests"
 
-_MODELS_CONFIG = f"""\
+# Requests wait up to 2 ms for company. Never pad: a padded image is another image.
+_SERVER_FILES = {
+    "models.config": f"""\
 model_config_list {{
   config {{
     name: "{MODEL_NAME}"
@@ -36,15 +35,15 @@ model_config_list {{
     model_platform: "tensorflow"
   }}
 }}
-"""
-# Requests wait up to 2 ms for company. Never pad: a padded image is another image.
-_BATCHING = """\
+""",
+    "batching_parameters.txt": """\
 max_batch_size { value: 64 }
 batch_timeout_micros { value: 2000 }
 max_enqueued_batches { value: 100 }
 num_batch_threads { value: 4 }
 pad_variable_length_inputs: false
-"""
+""",
+}
 
 
 def export_model(
@@ -67,9 +66,9 @@ def export_model(
         output: Directory of versions: gets `<version>/`, and `models.config` and
             `batching_parameters.txt` when it has none. A version appears when it is complete.
         checkpoint: One of the run's checkpoints; the newest by default.
-        calibrate_on: Split of the data whose kappas give `confidence` and `accept`; "" leaves
-            these outputs out.
-        data: These data, as `tfvmf.data.load_source` takes them; the run's by default.
+        calibrate_on: Images whose kappas give `confidence` and `accept`: a split of `data`, or
+            other data, as `tfvmf.data.load_source` takes them. "" without `data`: no such outputs.
+        data: The data of this split; the run's by default.
         reject_below: `accept` is false below this confidence.
         data_dir: Where TFDS finds the data, if not where the run found it.
         max_pixels: Replaces the run's; larger images are refused.
@@ -89,12 +88,12 @@ def export_model(
     )
     if keras_file and resources(method.encoder):
         raise UserError(f"keras_file: the encoder of {model} is a SavedModel, not a Keras model")
+    calibrate_on, config.data.source = calibration_data(config, calibrate_on, data)
     if calibrate_on and method.takes == "features":
         raise UserError(f"calibrate_on={calibrate_on}: {model} takes features, not images")
     if data_dir:
         config.data.data_dir = os.fspath(data_dir)
     config.data.max_pixels = max_pixels or config.data.max_pixels
-    config.data.source = data or config.data.source
     calibration, card = None, run_card(config, method, step)
     if calibrate_on:
         calibration = _calibrate(config, method, calibrate_on, reject_below)
@@ -125,13 +124,21 @@ def export_model(
         if keras_file:
             method.encoder.save(extra / "encoder.keras")
         write_json(written / CARD_FILE, card)
-        for name, text in (
-            ("models.config", _MODELS_CONFIG),
-            ("batching_parameters.txt", _BATCHING),
-        ):
+        for name, text in _SERVER_FILES.items():
             if not (output / name).exists():
                 write_text(output / name, text)
         return publish(written, output)
+
+
+def calibration_data(
+    config: ml_collections.ConfigDict, calibrate_on: str, data: str
+) -> tuple[str, str]:
+    """The split ("" for no calibration) and the source that a run is calibrated on."""
+    if calibrate_on and not data and not _SPLIT.fullmatch(calibrate_on):
+        calibrate_on, data = "", calibrate_on
+    own = config.data.source
+    usual = "" if not data else "test" if data == own else "all"
+    return calibrate_on or usual, data or own
 
 
 def _calibrate(
@@ -157,11 +164,11 @@ def _check(path: pathlib.Path, encoder: keras.Model, size: int) -> None:
     rng = np.random.default_rng(0)
     if len(encoder.input.shape) == 2:
         inputs = rng.normal(size=(6, encoder.input.shape[1])).astype(np.float32)
-        sent = {"features": inputs}
+        sent: dict[str, np.ndarray] = {"features": inputs}
     else:
-        noise = rng.integers(0, 256, (2, size, size, 3), dtype=np.uint8)
-        flat = np.stack([np.full((size, size, 3), level, np.uint8) for level in (0, 255)])
-        images = np.concatenate([noise, flat, np.where(noise > 127, 255, 0).astype(np.uint8)])
+        images = rng.integers(0, 256, (6, size, size, 3), dtype=np.uint8)
+        images[2], images[3] = 0, 255
+        images[4:] = np.where(images[:2] > 127, 255, 0)
         inputs, sent = images.astype(np.float32) / np.float32(255), {"images": images}
     with literal(path) as place:
         served = tf.saved_model.load(place).signatures["serving_default"](**sent)
@@ -186,17 +193,10 @@ def publish(written: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
             return path
 
 
-def write_warmup(
-    directory: pathlib.Path, *, image_size: int, batches: tuple[int, ...] = WARMUP_BATCHES
-) -> bool:
+def write_warmup(directory: pathlib.Path, *, image_size: int) -> bool:
     """Writes the requests that TensorFlow Serving sends to itself first: no client waits for them.
 
-    Every batch size goes to both signatures.
-
-    Args:
-        directory: A SavedModel's `assets.extra`.
-        image_size: Height and width of the images sent.
-        batches: Images per request.
+    Batches of noise of every size in `WARMUP_BATCHES` go to both signatures, as JPEG and PNG.
 
     Returns:
         False, and nothing is written, where the package of TensorFlow Serving's messages
@@ -206,35 +206,22 @@ def write_warmup(
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
     except ImportError:
         return False
-    with tf.io.TFRecordWriter(str(directory / _WARMUP_FILE)) as writer:
-        for name, inputs in warmup_inputs(image_size, batches):
-            request = predict_pb2.PredictRequest()
-            request.model_spec.name = MODEL_NAME
-            request.model_spec.signature_name = name
-            for key, value in inputs.items():
-                request.inputs[key].CopyFrom(tf.make_tensor_proto(value))
-            log = prediction_log_pb2.PredictionLog(
-                predict_log=prediction_log_pb2.PredictLog(request=request)
-            )
-            writer.write(log.SerializeToString())
-    return True
-
-
-def warmup_inputs(
-    image_size: int, batches: tuple[int, ...] = WARMUP_BATCHES
-) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """Signatures, each with the inputs of a request: noise, as arrays, as JPEG and as PNG."""
     rng = np.random.default_rng(0)
-    requests: list[tuple[str, dict[str, np.ndarray]]] = []
-    for count in batches:
-        images = rng.integers(0, 256, (count, image_size, image_size, 3), dtype=np.uint8)
-        files = [_encode(image, "PNG" if i % 2 else "JPEG") for i, image in enumerate(images)]
-        requests.append(("serving_default", {"images": images}))
-        requests.append(("serving_bytes", {"image_bytes": np.array(files, object)}))
-    return requests
-
-
-def _encode(image: np.ndarray, file_format: str) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, file_format)
-    return file.getvalue()
+    with tf.io.TFRecordWriter(str(directory / _WARMUP_FILE)) as writer:
+        for count in WARMUP_BATCHES:
+            images = rng.integers(0, 256, (count, image_size, image_size, 3), dtype=np.uint8)
+            files = [io.BytesIO() for _ in images]
+            for index, image in enumerate(images):
+                Image.fromarray(image).save(files[index], "PNG" if index % 2 else "JPEG")
+            contents = np.array([file.getvalue() for file in files], object)
+            for signature, name, value in (
+                ("serving_default", "images", images),
+                ("serving_bytes", "image_bytes", contents),
+            ):
+                request = predict_pb2.PredictRequest()
+                request.model_spec.name = MODEL_NAME
+                request.model_spec.signature_name = signature
+                request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+                log = prediction_log_pb2.PredictLog(request=request)
+                writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
+    return True

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfvmf import cores
-from tfvmf.data.corruptions import blur, digital, noise, weather
+from tfvmf.data.corruptions import blur, digital, weather
 from tfvmf.data.corruptions import spatter as spatter_module
 from tfvmf.data.corruptions.draws import Draws, Images
 from tfvmf.data.corruptions.frost_textures import frost_source
@@ -55,18 +55,18 @@ _REGISTRY: dict[str, _Function] = {
     "fog": weather.fog,
     "frost": weather.frost,
     "gaussian_blur": blur.gaussian_blur,
-    "gaussian_noise": noise.gaussian_noise,
+    "gaussian_noise": digital.gaussian_noise,
     "glass_blur": blur.glass_blur,
-    "impulse_noise": noise.impulse_noise,
+    "impulse_noise": digital.impulse_noise,
     "jpeg_compression": digital.jpeg_compression,
     "motion_blur": blur.motion_blur,
     "pixelate": digital.pixelate,
     "saturate": digital.saturate,
     "snow": weather.snow,
     "spatter": spatter_module.spatter,
-    "speckle_noise": noise.speckle_noise,
+    "speckle_noise": digital.speckle_noise,
     "zoom_blur": blur.zoom_blur,
-    "shot_noise": noise.shot_noise,
+    "shot_noise": digital.shot_noise,
 }
 _NOT_IN_TABLE_1 = ("shot_noise",)
 

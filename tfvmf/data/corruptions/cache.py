@@ -8,14 +8,13 @@ hold `generated.json`, which says what was made from what and which files are co
 `open_corrupted` reads corrupted images from wherever they are: such files, TFDS, or nowhere yet.
 """
 
-import dataclasses
 import functools
 import hashlib
 import itertools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -24,9 +23,10 @@ import numpy.typing as npt
 
 from tfvmf.data import corruptions
 from tfvmf.data.base import Source
+from tfvmf.data.cache import write_npy
 from tfvmf.data.corruptions.draws import Images
 from tfvmf.errors import UserError
-from tfvmf.files import replacing
+from tfvmf.files import replacing, write_json
 from tfvmf.progress import Progress
 
 KINDS = ("generate", "tfds")  # where corrupted images come from that are not in a directory
@@ -34,27 +34,8 @@ KINDS = ("generate", "tfds")  # where corrupted images come from that are not in
 Part = tuple[str, int, int, int]  # corruption, severity, first image, last image + 1
 
 _LEVELS = len(corruptions.SEVERITIES)
-_LABELS = "labels.npy"
 _MANIFEST = "generated.json"
 _CHUNK = 1024
-
-
-@dataclasses.dataclass(frozen=True)
-class CorruptedImages:
-    """The images of one corruption, mapped from its file: call it with a severity."""
-
-    name: str
-    path: pathlib.Path
-    rows: Images
-
-    def __len__(self) -> int:
-        """N, the number of images at each severity."""
-        return len(self.rows) // _LEVELS
-
-    def __call__(self, severity: int) -> Images:
-        """The images at a severity of 1 to 5: uint8 [N, H, H, 3], read from disk when used."""
-        corruptions.check_severity(severity)
-        return self.rows[(severity - 1) * len(self) : severity * len(self)]
 
 
 def write_cache(
@@ -64,7 +45,7 @@ def write_cache(
     *,
     names: Sequence[str] = corruptions.CORRUPTIONS,
     seed: int = 0,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> None:
     """Corrupts images at all severities and writes them in the official layout.
 
@@ -84,56 +65,63 @@ def write_cache(
     """
     names = [corruptions.canonical_name(name) for name in names]
     corruptions.check_images(images)
-    if len(images) == 0:
+    count = len(images)
+    if count == 0:
         raise UserError("there are no images to corrupt: at least one is needed")
     labels = np.asarray(labels)
-    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
+    if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
         raise UserError(
-            f"labels are {labels.dtype} {list(labels.shape)}: {len(images)} images need integers"
-            f" [{len(images)}]"
+            f"labels are {labels.dtype} {list(labels.shape)}: {count} images need integers"
+            f" [{count}]"
         )
     place = pathlib.Path(directory).expanduser()
-    _refuse_foreign(place)
+    old = _read_manifest(place)
+    _refuse_foreign(place, generated=old is not None)
     manifest = {
         "source": corruptions.SOURCE,
         "frost": corruptions.frost_source(),
         "seed": seed,
-        "images": len(images),
+        "images": count,
         "clean_sha256": _digest(images, labels),
     }
-    old = _read_manifest(place) or {}
-    complete = old.pop("complete", [])
-    if old != manifest:
-        complete = []
-    tell = progress or (lambda count: None)
-    _write_manifest(place, manifest, complete)
+    complete = (old or {}).pop("complete", [])
+    complete = complete if old == manifest else []
+    write_json(place / _MANIFEST, {**manifest, "complete": complete})
     repeated = np.tile(labels, _LEVELS)
     if repeated.min() >= 0 and repeated.max() <= 255:
         repeated = repeated.astype(np.uint8)
-    _write_rows(place / _LABELS, repeated.shape, repeated.dtype, [repeated])
+    with replacing(place / "labels.npy") as file:
+        write_npy(file, repeated.shape, [repeated], repeated.dtype)
+
+    def corrupted(name: str) -> Iterator[Images]:
+        for severity in corruptions.SEVERITIES:
+            for start in range(0, count, _CHUNK):
+                chunk = np.asarray(images[start : start + _CHUNK])
+                yield corruptions.corrupt(chunk, name, severity, seed, first_index=start)
+                progress(len(chunk))
+
     for name in names:
         if name in complete and (place / f"{name}.npy").is_file():
-            tell(_LEVELS * len(images))
+            progress(_LEVELS * count)
             continue
-        shape = (_LEVELS * len(images), *images.shape[1:])
-        chunks = _corrupted_chunks(images, name, seed, tell)
-        _write_rows(place / f"{name}.npy", shape, np.dtype(np.uint8), chunks)
+        with replacing(place / f"{name}.npy") as file:
+            write_npy(file, (_LEVELS * count, *images.shape[1:]), corrupted(name))
         complete = [*complete, name]
-        _write_manifest(place, manifest, complete)
+        write_json(place / _MANIFEST, {**manifest, "complete": complete})
 
 
 def open_cache(
-    directory: str | os.PathLike[str], name: str, *, expected_images: int | None = None
-) -> CorruptedImages:
+    directory: str | os.PathLike[str], name: str, *, expected_images: int
+) -> Callable[[int], Images]:
     """Opens one corruption of an official or generated directory, without reading it.
 
     Args:
         directory: with `<name>.npy` in it.
         name: name of the corruption; TFDS's names are understood.
-        expected_images: N; without it any multiple of five rows is taken.
+        expected_images: N.
 
     Returns:
-        A callable: severity -> uint8 [N, H, H, 3].
+        A function: severity -> uint8 [N, H, H, 3], read from disk when used.
 
     Raises:
         UserError: naming the file, what is wrong with it and what would be right.
@@ -141,21 +129,34 @@ def open_cache(
     name = corruptions.canonical_name(name)
     place = pathlib.Path(directory).expanduser()
     path = place / f"{name}.npy"
-    rows = _map_rows(path)
+    if not place.is_dir():
+        raise UserError(f"{place} is not a directory: it should hold {path.name}")
+    if not path.is_file():
+        raise UserError(f"{path} is missing: the directory needs the .npy files of CIFAR-10-C")
+    try:
+        # Refuses pickled objects: a map holds plain numbers only.
+        rows = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, OSError, EOFError) as error:
+        raise UserError(f"{path} is not a complete .npy file of numbers ({error})") from error
     manifest = _read_manifest(place)
     if manifest is not None and name not in manifest.get("complete", []):
         raise UserError(f"{path} is left from another or interrupted run: generate it again")
-    if (
-        rows.dtype != np.uint8
-        or rows.ndim != 4
-        or rows.shape[1] != rows.shape[2]
-        or rows.shape[3] != 3
-    ):
+    side = rows.shape[1] if rows.ndim == 4 else 0
+    if rows.dtype != np.uint8 or rows.shape[1:] != (side, side, 3):
         raise UserError(
             f"{path} holds {rows.dtype} {list(rows.shape)}: it must be uint8 [5 N, H, H, 3]"
         )
-    _check_rows(path, len(rows), expected_images)
-    return CorruptedImages(name, path, rows)
+    if len(rows) != _LEVELS * expected_images:
+        raise UserError(
+            f"{path} has {len(rows):,} rows: 5 severities of {expected_images:,} images need"
+            f" {_LEVELS * expected_images:,}"
+        )
+
+    def at(severity: int) -> Images:
+        corruptions.check_severity(severity)
+        return rows[(severity - 1) * expected_images : severity * expected_images]
+
+    return at
 
 
 def cache_source(directory: str | os.PathLike[str]) -> str:
@@ -214,41 +215,30 @@ def open_corrupted(
     """
     if kind not in KINDS:
         raise UserError(f"corruptions={kind} is unknown: use one of {', '.join(KINDS)}")
-    if directory:
-        if fill:
-            _fill(pathlib.Path(directory), source)
-        return _from_directory(directory, source)
-    if fill:
+    if fill and not directory:
         raise UserError("cache_corrupted needs corrupted_dir, the directory to write to")
+    if fill:
+        labels = np.zeros(source.size, np.int64) if source.labels is None else source.labels
+        total = source.size * len(corruptions.CORRUPTIONS) * _LEVELS
+        with Progress(total, unit="image", description="corrupting") as progress:
+            write_cache(directory, source.images(), labels, progress=progress.update)
+    if directory:
+        files = {
+            name: open_cache(directory, name, expected_images=source.size)
+            for name in corruptions.CORRUPTIONS
+        }
+        return Corrupted(
+            cache_source(directory),
+            lambda name, severity, start, stop: np.asarray(files[name](severity)[start:stop]),
+        )
     if kind == "tfds":
         return _from_tfds(source, load, part=part)
-
-    def generate(name: str, severity: int, start: int, stop: int) -> Images:
-        return corruptions.corrupt(source.images(start, stop), name, severity, first_index=start)
-
     return Corrupted(
-        f"{corruptions.SOURCE} (seed 0; frost: {corruptions.frost_source()})", generate
+        f"{corruptions.SOURCE} (seed 0; frost: {corruptions.frost_source()})",
+        lambda name, severity, start, stop: corruptions.corrupt(
+            source.images(start, stop), name, severity, first_index=start
+        ),
     )
-
-
-def _from_directory(directory: str | os.PathLike[str], source: Source) -> Corrupted:
-    files = {
-        name: open_cache(directory, name, expected_images=source.size)
-        for name in corruptions.CORRUPTIONS
-    }
-
-    def read(name: str, severity: int, start: int, stop: int) -> Images:
-        return np.asarray(files[name](severity)[start:stop])
-
-    return Corrupted(cache_source(directory), read)
-
-
-def _fill(directory: pathlib.Path, source: Source) -> None:
-    """Writes what is missing of a directory in the official layout."""
-    labels = np.zeros(source.size, np.int64) if source.labels is None else source.labels
-    total = source.size * len(corruptions.CORRUPTIONS) * len(corruptions.SEVERITIES)
-    with Progress(total, unit="image", description="corrupting") as progress:
-        write_cache(directory, source.images(), labels, progress=progress.update)
 
 
 def _from_tfds(
@@ -278,21 +268,6 @@ def _from_tfds(
     )
 
 
-def _corrupted_chunks(
-    images: Images, name: str, seed: int, tell: Callable[[int], object]
-) -> Iterator[Images]:
-    for severity in corruptions.SEVERITIES:
-        for start in range(0, len(images), _CHUNK):
-            chunk = np.asarray(images[start : start + _CHUNK])
-            yield corruptions.corrupt(chunk, name, severity, seed, first_index=start)
-            tell(len(chunk))
-
-
-def _write_manifest(place: pathlib.Path, manifest: dict[str, Any], complete: list[str]) -> None:
-    with replacing(place / _MANIFEST) as file:
-        file.write(json.dumps({**manifest, "complete": complete}, indent=1).encode())
-
-
 def _read_manifest(place: pathlib.Path) -> dict[str, Any] | None:
     path = place / _MANIFEST
     try:
@@ -306,27 +281,14 @@ def _read_manifest(place: pathlib.Path) -> dict[str, Any] | None:
     return manifest
 
 
-def _refuse_foreign(place: pathlib.Path) -> None:
+def _refuse_foreign(place: pathlib.Path, *, generated: bool) -> None:
     if place.exists() and not place.is_dir():
         raise UserError(f"{place} is a file: the corrupted images need a directory")
-    if _read_manifest(place) is not None:
-        return
     for name in (*corruptions.ALL_CORRUPTIONS, "labels"):
-        if (place / f"{name}.npy").exists():
+        if not generated and (place / f"{name}.npy").exists():
             raise UserError(
                 f"{place} holds a {name}.npy that was not generated here: choose another directory"
             )
-
-
-def _check_rows(path: pathlib.Path, rows: int, expected_images: int | None) -> None:
-    if expected_images is None:
-        if rows == 0 or rows % _LEVELS:
-            raise UserError(f"{path} has {rows:,} rows: 5 severities need a multiple of 5")
-    elif rows != _LEVELS * expected_images:
-        raise UserError(
-            f"{path} has {rows:,} rows: 5 severities of {expected_images:,} images need"
-            f" {_LEVELS * expected_images:,}"
-        )
 
 
 def _digest(images: Images, labels: npt.NDArray[np.integer]) -> str:
@@ -335,34 +297,3 @@ def _digest(images: Images, labels: npt.NDArray[np.integer]) -> str:
         digest.update(np.ascontiguousarray(images[start : start + _CHUNK]).data)
     digest.update(labels.astype(np.int64).data)
     return digest.hexdigest()
-
-
-def _write_rows(
-    path: pathlib.Path,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    chunks: Iterable[npt.NDArray[Any]],
-) -> None:
-    """Writes an .npy file chunk by chunk.
-
-    By plain writes, not through a memory map: when the disk is full a write raises an error, a
-    map kills the process.
-    """
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    with replacing(path) as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for chunk in chunks:
-            file.write(np.ascontiguousarray(chunk).data)
-
-
-def _map_rows(path: pathlib.Path) -> npt.NDArray[Any]:
-    """Maps the array of an .npy file, read-only; UserError if there is none."""
-    if not path.parent.is_dir():
-        raise UserError(f"{path.parent} is not a directory: it should hold {path.name}")
-    if not path.is_file():
-        raise UserError(f"{path} is missing: the directory needs the .npy files of CIFAR-10-C")
-    try:
-        # Refuses pickled objects: a map holds plain numbers only.
-        return np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, OSError, EOFError) as error:
-        raise UserError(f"{path} is not a complete .npy file of numbers ({error})") from error

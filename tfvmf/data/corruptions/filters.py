@@ -27,11 +27,8 @@ def gaussian_matrix(
     A linear filter is read off from what SciPy's does to the unit vectors; as a matrix it blurs a
     whole batch in one product.
     """
-    matrix = ndimage.gaussian_filter1d(
-        np.eye(side), sigma, axis=0, mode=mode, truncate=truncate
-    ).astype(np.float32)
-    matrix.flags.writeable = False
-    return matrix
+    blurred = ndimage.gaussian_filter1d(np.eye(side), sigma, axis=0, mode=mode, truncate=truncate)
+    return blurred.astype(np.float32)
 
 
 @functools.cache
@@ -44,21 +41,11 @@ def zoom_matrix(side: int, factor: float) -> Floats:
     start = (side - crop) // 2
     zoomed = ndimage.zoom(np.eye(side)[start : start + crop], (factor, 1), order=1)
     trim = (len(zoomed) - side) // 2
-    matrix = zoomed[trim : trim + side].astype(np.float32)
-    matrix.flags.writeable = False
-    return matrix
+    return zoomed[trim : trim + side].astype(np.float32)
 
 
 def apply_separable(images: Floats, matrix: Floats) -> Floats:
-    """The same matrix on rows and columns: y[n, :, :, c] = A x[n, :, :, c] A^T.
-
-    Args:
-        images: [N, H, H, C].
-        matrix: A, [H, H].
-
-    Returns:
-        float32 [N, H, H, C].
-    """
+    """The same matrix on rows and columns: y[n, :, :, c] = A x[n, :, :, c] A^T."""
     count, height, width, channels = images.shape
     rows = images.reshape(count, height, width * channels)
     blurred = np.empty(rows.shape, np.float32)
@@ -77,14 +64,7 @@ def gaussian_blur(images: Floats, sigma: float, **options: float | str) -> Float
 def correlate(images: Floats, kernel: Floats) -> Floats:
     """Correlation with a small odd kernel, borders mirrored without repeating the edge pixel.
 
-    y[n, i, j] = sum_ab kernel[a, b] x[n, i + a - r, j + b - r].
-
-    Args:
-        images: [N, H, W, ...].
-        kernel: [2 r + 1, 2 r + 1].
-
-    Returns:
-        float32 of the shape of `images`.
+    y[n, i, j] = sum_ab kernel[a, b] x[n, i + a - r, j + b - r], of images [N, H, W, ...].
     """
     radius = len(kernel) // 2
     height, width = images.shape[1:3]
@@ -103,16 +83,8 @@ def motion_blur(
 
     y[n, i, j] = sum_t w_t x[n, i + round(t sin a_n), j + round(t cos a_n)] for t = 0 to
     2 ceil(radius), w_t proportional to exp(-t^2 / (2 sigma^2)), edge pixels repeated. This is what
-    ImageMagick's motion blur does, by which CIFAR-10-C was made.
-
-    Args:
-        images: [N, H, W, C].
-        radius: half the length of the line in pixels.
-        sigma: sigma of the Gaussian, in pixels.
-        angles: [N], degrees.
-
-    Returns:
-        float32 [N, H, W, C].
+    ImageMagick's motion blur does, by which CIFAR-10-C was made. Radius and sigma are in pixels,
+    angles [N] in degrees.
     """
     steps = np.arange(2 * np.ceil(radius) + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))

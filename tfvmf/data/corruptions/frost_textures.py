@@ -86,9 +86,6 @@ def _make(number: int) -> Images:
     """Clouds plus needles of ice: brightness = mean + s (sqrt(1 - a^2) clouds + a needles).
 
     Both fields have unit deviation; the share a of the needles is chosen for the gradient.
-
-    Returns:
-        uint8 [h, w, 3].
     """
     color, deviation, gradient = _STATISTICS[number]
     rng = np.random.Generator(np.random.Philox(key=number))
@@ -101,21 +98,14 @@ def _make(number: int) -> Images:
 
 
 def _needles(rng: np.random.Generator) -> Floats:
-    """Crystals, the cells of a Voronoi diagram, each with fine streaks in a direction of its own.
-
-    Returns:
-        [h, w], mean 0 and deviation 1.
-    """
+    """Crystals, the cells of a Voronoi diagram, each with fine streaks in its own direction."""
     height, width = _MADE_SIZE
     noise = rng.standard_normal(_MADE_SIZE)
     reach = np.arange(-2, 3)
     streaks = []
     for turn in np.arange(_DIRECTIONS) * np.pi / _DIRECTIONS:
-        line = np.zeros((5, 5))
-        line[
-            np.rint(2 + reach * np.sin(turn)).astype(int),
-            np.rint(2 + reach * np.cos(turn)).astype(int),
-        ] = 1
+        line, path = np.zeros((5, 5)), 2 + reach * np.array([[np.sin(turn)], [np.cos(turn)]])
+        line[tuple(np.rint(path).astype(int))] = 1
         streaks.append(ndimage.correlate(noise, line, mode="wrap"))
     seeds = rng.uniform(0, _MADE_SIZE, (_CRYSTALS, 2))
     points = np.indices(_MADE_SIZE).reshape(2, -1).T

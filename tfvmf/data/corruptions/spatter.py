@@ -1,11 +1,12 @@
 """Spatter: drops of water on the lens at severities 1 to 3, of mud at 4 and 5.
 
-The water needs an edge detector, a distance transform and a histogram equalisation. They are
+The water needs an edge detector, a distance transform and a histogram equalization. They are
 written here for whole batches of small images, in the form that this one corruption needs.
 """
 
 import numpy as np
 import numpy.typing as npt
+from scipy import ndimage
 
 from tfvmf.data.corruptions import filters
 from tfvmf.data.corruptions.draws import Draws, Floats, Images
@@ -29,6 +30,7 @@ _FARTHEST = 20
 _BOX = np.full((3, 3), 1 / 9, np.float32)
 # Light from the upper left, which gives the drops a bright and a dark side.
 _RELIEF = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)
+_SOBEL = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
 
 
 def _metric() -> Floats:
@@ -49,16 +51,7 @@ _METRIC = _metric()
 
 
 def spatter(images: Images, severity: int, draws: Draws) -> Floats:
-    """Water: x + s m color; mud: (1 - m) x + m color, with m the mask of the drops in [0, 1].
-
-    Args:
-        images: uint8 [N, H, H, 3].
-        severity: 1 to 5.
-        draws: of these images.
-
-    Returns:
-        float32 [N, H, H, 3] on the 0 to 255 scale.
-    """
+    """Water: x + s m color; mud: (1 - m) x + m color, with m the mask of the drops in [0, 1]."""
     mean, deviation, sigma, threshold, last = _LIQUID[severity - 1]
     side = images.shape[1]
     liquid = draws.normal((side, side, 1))
@@ -78,16 +71,10 @@ def spatter(images: Images, severity: int, draws: Draws) -> Floats:
 def _water(levels: npt.NDArray[np.uint8]) -> Floats:
     """Shaded drops, brightest point 1: liquid times the relief of the distance to its edges.
 
-    An image without a drop has no brightest point and stays dry.
-
-    Args:
-        levels: uint8 [N, H, H], 0 where there is no liquid.
-
-    Returns:
-        float32 [N, H, H] in [0, 1].
+    Of levels [N, H, H], 0 where there is no liquid: an image without a drop stays dry.
     """
     distance = np.minimum(_distance(_edges(levels)), _FARTHEST)
-    depth = _equalise(filters.correlate(distance, _BOX).astype(np.uint8))
+    depth = _equalize(filters.correlate(distance, _BOX).astype(np.uint8))
     relief = np.clip(filters.correlate(depth.astype(np.float32), _RELIEF), 0, 255)
     shaded = levels * np.rint(filters.correlate(relief, _BOX))
     brightest = shaded.max(axis=(1, 2), keepdims=True)
@@ -95,19 +82,11 @@ def _water(levels: npt.NDArray[np.uint8]) -> Floats:
 
 
 def _edges(levels: npt.NDArray[np.uint8]) -> Masks:
-    """Canny's edges: thin ridges of the gradient above 150, and those above 50 that touch them.
-
-    Args:
-        levels: uint8 [N, H, W].
-
-    Returns:
-        bool [N, H, W].
-    """
-    padded = np.pad(levels, [(0, 0), (1, 1), (1, 1)], mode="edge").astype(np.int32)
-    across = padded[:, :, 2:] - padded[:, :, :-2]
-    gx = across[:, :-2] + 2 * across[:, 1:-1] + across[:, 2:]
-    along = padded[:, 2:] - padded[:, :-2]
-    gy = along[:, :, :-2] + 2 * along[:, :, 1:-1] + along[:, :, 2:]
+    """Canny's edges: thin ridges of the gradient above 150, and those above 50 that touch them."""
+    gx, gy = (
+        ndimage.correlate(levels.astype(np.int32), kernel[None], mode="nearest")
+        for kernel in (_SOBEL, _SOBEL.T)
+    )
     size = np.abs(gx) + np.abs(gy)
 
     height, width = levels.shape[1:]
@@ -129,37 +108,16 @@ def _edges(levels: npt.NDArray[np.uint8]) -> Masks:
     ridge = np.where(steep, (size > moved(-1, 0)) & (size >= moved(1, 0)), ridge)
     ridge = np.where(flat, (size > moved(0, -1)) & (size >= moved(0, 1)), ridge)
 
-    weak = ridge & (size > _EDGE_LOW)
-    strong = ridge & (size > _EDGE_HIGH)
-    while True:
-        grown = weak & _dilate(strong)
-        if grown.sum() == strong.sum():
-            return strong
-        strong = grown
-
-
-def _dilate(mask: Masks) -> Masks:
-    """A pixel is set if it or one of its eight neighbors is, bool [N, H, W]."""
-    wide = mask.copy()
-    wide[:, :, 1:] |= mask[:, :, :-1]
-    wide[:, :, :-1] |= mask[:, :, 1:]
-    grown = wide.copy()
-    grown[:, 1:] |= wide[:, :-1]
-    grown[:, :-1] |= wide[:, 1:]
-    return grown
+    strong, weak = ridge & (size > _EDGE_HIGH), ridge & (size > _EDGE_LOW)
+    return ndimage.binary_propagation(strong, structure=np.ones((1, 3, 3)), mask=weak)
 
 
 def _distance(edges: Masks) -> Floats:
     """Distance to the nearest edge pixel up to `_FARTHEST`, in the metric of `_METRIC`.
 
     First along rows; then, as the metric grows with the distance along a row, the nearest pixel
-    is d = min over rows of metric(offset of the row, distance in that row).
-
-    Args:
-        edges: bool [N, H, W].
-
-    Returns:
-        float32 [N, H, W]; anything above `_FARTHEST` means farther than that.
+    is d = min over rows of metric(offset of the row, distance in that row). What is farther is
+    anything above `_FARTHEST`.
     """
     reach = _FARTHEST + 1
     row = np.where(edges, np.uint8(0), np.uint8(reach))
@@ -175,14 +133,10 @@ def _distance(edges: Masks) -> Floats:
     return nearest
 
 
-def _equalise(levels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Histogram equalisation of each image; the darkest level becomes 0, the brightest 255.
+def _equalize(levels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Histogram equalization: the darkest level becomes 0, the brightest (`_FARTHEST`) 255.
 
-    Args:
-        levels: uint8 [N, H, W], at most `_FARTHEST`.
-
-    Returns:
-        uint8 [N, H, W]; an image of one level stays as it is.
+    An image of one level stays as it is.
     """
     count, bins = len(levels), _FARTHEST + 1
     bin_of = levels.reshape(count, -1) + bins * np.arange(count)[:, None]

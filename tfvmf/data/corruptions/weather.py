@@ -92,9 +92,6 @@ def _plasma(side: int, decay: float, draws: Draws) -> Floats:
 
     From coarse to fine, the center of each square and then of each diamond becomes the mean of
     its four corners plus uniform noise, whose size falls by decay^2 with every halving.
-
-    Returns:
-        float32 [N, side, side].
     """
     size = 1 << (side - 1).bit_length()
     # One number for each point of the grid: where it is used decides how much it is scaled.
@@ -109,16 +106,11 @@ def _plasma(side: int, decay: float, draws: Draws) -> Floats:
         centers *= wobble
         centers += (pairs + np.roll(pairs, -1, axis=2)) / 4
 
-        edges = field[:, ::step, half::step]
-        edges *= wobble
-        edges += (
-            centers + np.roll(centers, 1, axis=1) + corners + np.roll(corners, -1, axis=2)
-        ) / 4
-        edges = field[:, half::step, ::step]
-        edges *= wobble
-        edges += (
-            centers + np.roll(centers, 1, axis=2) + corners + np.roll(corners, -1, axis=1)
-        ) / 4
+        across, along = field[:, ::step, half::step], field[:, half::step, ::step]
+        for edges, axis, other in ((across, 1, 2), (along, 2, 1)):
+            around = centers + np.roll(centers, 1, axis=axis) + corners
+            edges *= wobble
+            edges += (around + np.roll(corners, -1, axis=other)) / 4
         step, wobble = half, wobble / decay**2
     field -= field.min(axis=(1, 2), keepdims=True)
     field /= field.max(axis=(1, 2), keepdims=True)

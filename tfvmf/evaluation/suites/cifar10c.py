@@ -169,7 +169,8 @@ def measure_scores(subject: Subject, options: Options, corrupted: Corrupted) -> 
         name: {corruption: np.empty((1 + len(SEVERITIES), size)) for corruption in CORRUPTIONS}
         for name in uncertainty.scores
     }
-    with Progress(size * (1 + len(SEVERITIES) * len(CORRUPTIONS)), unit="image") as progress:
+    total = size * (1 + len(SEVERITIES) * len(CORRUPTIONS))
+    with Progress(total, unit="image", description="corruptions") as progress:
         for start, stop in _chunks(size):
             for name, values in uncertainty(source.images(start, stop)).items():
                 for by_severity in measured[name].values():

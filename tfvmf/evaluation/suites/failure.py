@@ -204,7 +204,7 @@ def crop_test(
     size = len(whole)
     corners = np.random.default_rng(seed).random((size, 2))
     cropped = np.empty((len(AREAS), size))
-    with Progress(size * len(AREAS), unit="image", description="crops ") as progress:
+    with Progress(size * len(AREAS), unit="image", description="crops") as progress:
         for start in range(0, size, _BATCH):
             part = slice(start, min(start + _BATCH, size))
             images = source.images(part.start, part.stop)
