@@ -4,12 +4,15 @@ import abc
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
 from tfvmf.errors import UserError
 from tfvmf.settings import MAX_PIXELS
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 SPLITS = ("train", "test", "all")
 MAX_CLASSES = 1_000_000
@@ -124,6 +127,31 @@ class Source(abc.ABC):
     def subset(self, indices: np.ndarray) -> "Source":
         """A view of the images at `indices` ([n], distinct), in that order."""
         return Subset(self, indices)
+
+    def as_dataset(
+        self,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        labels: bool = False,
+        drop_remainder: bool = False,
+    ) -> "tf.data.Dataset":
+        """A `tf.data.Dataset` of batches, for `model.fit`, `model.predict` and your own loops.
+
+        Args:
+            batch_size: images per batch.
+            seed: shuffles all images, in a new order every epoch; without one they come in order.
+            labels: whether to give pairs (images, labels).
+            drop_remainder: whether to leave out the last batch where it is smaller.
+
+        Returns:
+            A dataset of known cardinality, of uint8 [B, H, W, 3] or of pairs with int32 [B].
+        """
+        from tfvmf.data.pipeline import as_dataset
+
+        if labels and self.labels is None:
+            raise UserError(f"{self.name} ({self.split}) has no labels: expected labels=False")
+        return as_dataset(self, batch_size, seed=seed, labels=labels, drop_remainder=drop_remainder)
 
     def fingerprint(self) -> str:
         """A hash of all labels and of 64 images: enough to tell two data sets apart, and quick."""
