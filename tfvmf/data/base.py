@@ -21,18 +21,11 @@ _TEST_SHARE = 0.1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `load` was asked for, checked; each loader reads the fields that it needs.
+    """What `sources.load` was asked for, which explains the fields; each loader reads its own.
 
     Attributes:
         spec: as the user wrote it, for messages and `Source.name` (`folder:/data/birds`).
         target: what follows the scheme (`/data/birds`), or the TFDS name.
-        split: `train`, `test`, `all`, or what else the kind of source understands.
-        data_dir: where TFDS data sets are prepared; empty for TFDS's own default.
-        download: whether to download and prepare a TFDS data set that is not there.
-        image_size: height and width of the images to return.
-        memory_limit: bytes; a set of at most this size, as uint8, is kept in memory.
-        max_pixels: an image of more is refused before it is decoded.
-        skip_broken: leave out files that cannot be read.
     """
 
     spec: str
@@ -231,13 +224,9 @@ class ArraySource(Source):
 class Subset(Source):
     """Some images of another source, which stays the owner of their pixels.
 
-    Args:
-        whole: The other source.
-        indices: int [n], distinct: example i is the one at `indices[i]`.
-
     Attributes:
-        whole: The other source.
-        indices: int64 [n], read-only.
+        whole: the other source.
+        indices: int64 [n], distinct, read-only: example i is the one at `indices[i]`.
     """
 
     def __init__(self, whole: Source, indices: np.ndarray) -> None:
