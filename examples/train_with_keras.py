@@ -11,7 +11,7 @@ import tfvmf
 devices = [tf.config.LogicalDeviceConfiguration()] * (2 if "--replicas" in sys.argv else 1)
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
 source = tfvmf.data.load_source("digits", "train", image_size=32)
-dataset = tf.data.Dataset.from_tensor_slices(source.images()).batch(128, drop_remainder=True)
+dataset = source.as_dataset(128, seed=0, drop_remainder=True)
 with tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(len(devices))]).scope():
     network = keras.applications.MobileNetV3Small(weights=None, include_top=False, pooling="avg")
     encoder = tfvmf.models.build_encoder(network, dimension=64)

@@ -178,7 +178,9 @@ def test_two_replicas_fit_as_one_device_does(name, two_replicas, images):
     one, two = histories
     assert one.keys() == two.keys()
     for metric, values in one.items():
-        np.testing.assert_allclose(two[metric], values, rtol=2e-4, atol=1e-5, err_msg=metric)
+        # A deviation is the root of a difference of squares, and loses digits.
+        atol = 1e-4 if "std" in metric else 1e-5
+        np.testing.assert_allclose(two[metric], values, rtol=2e-4, atol=atol, err_msg=metric)
 
 
 def fitted(images, **options):
