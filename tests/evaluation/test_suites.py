@@ -32,13 +32,15 @@ def run(workdir):
 
 def test_cifar10c_writes_tables_and_pictures(run, workdir):
     results = cifar10c(run, max_images=30)
-    directory = workdir / "eval" / "cifar10c"
+    directory = workdir / "eval" / "sample30" / "cifar10c"
     written = json.loads((directory / "results.json").read_text())
     assert written == results
     assert list(written["spearman"]) == list(CORRUPTIONS)
     assert written["mean_spearman"] == pytest.approx(np.mean(list(written["spearman"].values())))
-    clean = run.embedder(run.test.images(0, 30))["concentration"].mean()
+    clean = run.embed(run.sample(30).test)["concentration"].mean()
     assert all(len(v) == 6 and v[0] == pytest.approx(clean) for v in written["mean_score"].values())
+    assert (written["images"], written["of_images"]) == (30, 400)
+    assert "sample of 30 of 400 images" in (directory / "table.md").read_text()
     assert (directory / "table.csv").read_text().count("\n") == 19
     assert "-0.876" in (directory / "table.md").read_text()  # the mean of the paper's row
     for picture in ("kappa.png", "examples.png"):
@@ -112,7 +114,8 @@ def test_tfds_holds_cifar10_only(run):
 
 def test_other_data_say_so(run, workdir):
     cifar10c(run, max_images=30)
-    assert "not CIFAR-10's" in (workdir / "eval" / "cifar10c" / "table.md").read_text()
+    table = workdir / "eval" / "sample30" / "cifar10c" / "table.md"
+    assert "not CIFAR-10's" in table.read_text()
 
 
 @pytest.mark.slow
@@ -121,7 +124,7 @@ def test_along_training_measures_every_checkpoint(tmp_path):
     run = evaluation.subject_from_run(tmp_path)
     results = evaluation.along_training(run, max_images=10)
     assert results["checkpoints"] == 2
-    directory = tmp_path / "eval" / "cifar10c"
+    directory = tmp_path / "eval" / "sample10" / "cifar10c"
     rows = json.loads((directory / "along_training.json").read_text())
     assert [row["step"] for row in rows] == [4, 8]
     newest = cifar10c(run, max_images=10)
@@ -141,6 +144,7 @@ def test_curves_are_drawn(run, workdir):
     last = [line for line in training.read_metrics(workdir) if "loss" in line][-1]
     assert results["final_loss"] == last["loss"]
     assert matplotlib.image.imread(workdir / "eval" / "curves" / "curves.png").std() > 0.01
+    assert "images" not in results
 
 
 @pytest.mark.slow
@@ -148,10 +152,10 @@ def test_a_method_without_concentration_is_followed_by_its_feature_norm(tmp_path
     run = evaluation.subject_from_run(trained(tmp_path, method="simclr"))
     results = cifar10c(run, max_images=10)
     assert (results["score"], results["expected_sign"]) == ("feature norm", -1)
-    features = run.embedder(run.test.images(0, 10))["features"]
+    features = run.embed(run.sample(10).test)["features"]
     assert results["mean_score"]["fog"][0] == pytest.approx(np.linalg.norm(features, axis=1).mean())
-    table = (tmp_path / "eval" / "cifar10c" / "table.md").read_text()
-    assert table.startswith("# Feature norm against corruption: simclr")
+    table = (tmp_path / "eval" / "sample10" / "cifar10c" / "table.md").read_text()
+    assert table.startswith("# Corruptions: simclr on digits\n\nfeature norm ")
 
 
 @pytest.mark.parametrize(

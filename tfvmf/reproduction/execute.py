@@ -85,7 +85,8 @@ def measure_missing(workspace: Workspace, plan: Plan) -> None:
             subject = _subject(workspace, item.directory, "" if ensemble else _checkpoint(item))
         elif subject.facts["step"] != item.step:
             subject = subject.at(_checkpoint(item))  # the same images
-        found = measure.MEASURES[item.task.kind](subject, _options(workspace, item.task))
+        options = _options(workspace, item.task)
+        found = measure.MEASURES[item.task.kind](subject.sample(options.max_images), options)
         item.keep(found, seconds=time.perf_counter() - clock)
     _forget()
 
