@@ -91,8 +91,8 @@ def test_both_scores_are_followed_over_severities(run, options, results):
 
 
 def test_foreign_sets_are_compared_too(run, results, foreign, pair):
-    clean = pair(run.test.images(0, IMAGES))
-    images = run.open(foreign).images(0, IMAGES)
+    clean = pair(run.sample(IMAGES).test.images())
+    images = run.open(foreign, sample=IMAGES).images()
     kappa, cosine = pair(images)
     entry = results["out"][foreign]
     assert results[f"{foreign}_error"] == entry["error"]

@@ -90,7 +90,8 @@ class Subject:
         check_outputs(self.encoder)
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returns; it is called once for each key."""
+        """What `make` returns; it is called once for each key, encoder and training source."""
+        key = (self.encoder, self.train, key)
         if key not in self.kept:
             self.kept[key] = make()
         return self.kept[key]
@@ -109,7 +110,7 @@ class Subject:
             place = self.directory and pathlib.Path(self.directory) / f"sample{count}"
             return dataclasses.replace(self, test=test, directory=place)
 
-        return self.keep(("sample", id(self.test), count), make)
+        return self.keep(("sample", self.test, count), make)
 
     def identity(self) -> dict[str, Any]:
         """What results are about, in them: two with the same belong on one page."""
@@ -123,7 +124,7 @@ class Subject:
     def embed(self, source: Source, *, limit: int = 0) -> inference.Embeddings:
         """The encoder's outputs on a source, or on its first `limit` images."""
         if source is self.train or source is self.test:
-            return self.keep((id(source), limit), lambda: _apply(self.embedder, source, limit))
+            return self.keep((source, limit), lambda: _apply(self.embedder, source, limit))
         return _apply(self.embedder, source, limit)
 
     def labels(self, suite: str) -> tuple[np.ndarray, np.ndarray]:
@@ -205,7 +206,7 @@ class Subject:
         _, method, step = checkpoints.load_method(
             self.workdir, checkpoint=str(checkpoint), trust_model=self.trust_model
         )
-        facts = {"step": step, "checkpoint": pathlib.Path(checkpoint).name}
+        facts = {"step": step, "checkpoint": f"step-{step}"}
         return dataclasses.replace(self, **_declared(method), facts=facts, kept={})
 
 
@@ -316,6 +317,10 @@ class DeferredSource(Source):
     def images(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """The images `start` ... `stop - 1`: uint8 [n, H, W, 3]."""
         return self._opened.images(start, stop)
+
+    def file(self, index: int) -> str:
+        """Which image it is."""
+        return self._opened.file(index)
 
 
 def _declared(method: Method) -> dict[str, Any]:

@@ -82,15 +82,9 @@ def _measure(subject: Subject, options: Options) -> Measured:
 def compare(predict: Cosine, kappa: np.ndarray, cosine: np.ndarray) -> dict[str, Any]:
     """Kappa [N] against the measured E[cos] [N] of the same images.
 
-    Args:
-        predict: From kappa [N] to the E[cos] [N] that it stands for.
-        kappa: [N].
-        cosine: [N].
-
-    Returns:
-        `kappa`, `predicted` (the cosine that kappa stands for) and `agreement`, each a mean;
-        `error`, the mean of |predicted - agreement|; `rank`, the Spearman correlation of kappa with
-        the agreement over the images, None where one of them is the same for all.
+    `kappa`, `predicted` (the cosine that kappa stands for) and `agreement` are means; `error` is
+    the mean of |predicted - agreement|, `rank` the Spearman correlation of kappa with the agreement
+    over the images, None where one of them is the same for all.
     """
     predicted = np.asarray(predict(tf.constant(kappa, tf.float32))).astype(np.float64)
     varied = np.ptp(kappa) > 0 and np.ptp(cosine) > 0
@@ -174,6 +168,7 @@ def _blocks(results: Results) -> list[str | Table]:
     if "note" in results:
         blocks.append(f"Note: {results['note']}.")
     named = {"clean": results["clean"], "corrupted": results["corrupted"], **results["out"]}
+    means = [results[f"{score}_spearman"] for score in PAIR]
     keys = ("predicted", "agreement", "error", "rank")
     blocks.append(
         Table(
@@ -194,13 +189,7 @@ def _blocks(results: Results) -> list[str | Table]:
                 ]
                 for name, entries in results["calibration"].items()
             ],
-            footer=[
-                [
-                    "mean",
-                    *(results[f"{score}_spearman"] for score in PAIR),
-                    *[None] * len(SEVERITIES),
-                ]
-            ],
+            footer=[["mean", *means, *[None] * len(SEVERITIES)]],
         )
     )
     if results["out"]:

@@ -167,7 +167,7 @@ def measure_scores(subject: Subject, options: Options, corrupted: Corrupted) -> 
     asked, source = subject.uncertainty(options).scores, subject.test
     settings = (options.num_views, options.num_passes, options.corruptions)
     kept: dict[str, Scores] = subject.keep(
-        ("corrupted", id(source), *settings, str(options.corrupted_dir)), dict
+        ("corrupted", source, *settings, str(options.corrupted_dir)), dict
     )
     missing = [name for name in dict.fromkeys((*asked, *ONE_PASS)) if name not in kept]
     if set(asked) <= kept.keys():

@@ -378,7 +378,7 @@ def draw(
         roc.set_xlabel("share of familiar images flagged")
         roc.set_ylabel("share of foreign images flagged")
         roc.set_title("ROC curves; AUROC in the legend", loc="left")
-        roc.legend(fontsize=7, loc="lower right")
+        roc.legend(fontsize=7, loc="lower right", frameon=True, edgecolor="none")
         figure.suptitle(
             f"{_short(inside)} (familiar, blue) and {_short(outside)} (foreign, orange)",
             x=0.08, ha="left", fontsize=10,

@@ -66,16 +66,10 @@ class LinearProbe:
 def fit_linear(
     features: np.ndarray, labels: np.ndarray, *, held_out: float = 0.1, seed: int = 0
 ) -> LinearProbe:
-    """Chooses the penalty on a held-out part of the data, then fits all of them.
+    """Fits features [N, F], as they come, and labels [N].
 
-    The penalty with the least cross entropy there wins, which is much less a matter of luck than
-    their accuracy. Once three weaker ones in a row were no better, no others are tried.
-
-    Args:
-        features: [N, F], as they come: they are standardized here.
-        labels: int [N].
-        held_out: Share of the examples that choose the penalty.
-        seed: Seed of the draw of these examples.
+    The penalty with the least cross entropy on a held-out share wins, which is much less a matter
+    of luck than accuracy. Once three weaker ones in a row were no better, no others are tried.
     """
     mean, scale = features.mean(axis=0), features.std(axis=0)
     scale[scale == 0] = 1.0  # a feature that never moves
@@ -97,11 +91,7 @@ def fit_linear(
 def _try_penalties(
     fitted: "Problem", judges: "Problem"
 ) -> tuple[dict[float, float], float, Solution]:
-    """Cross entropy on some examples of what was fitted to others, for penalty after penalty.
-
-    Returns:
-        The entropies {l2: entropy}, the best penalty, and what was fitted with it.
-    """
+    """Held-out cross entropies {l2: entropy}, the best penalty, and what was fitted with it."""
     path: dict[float, float] = {}
     solutions: list[Solution] = []
     for l2 in PENALTIES:
@@ -121,11 +111,6 @@ class Problem:
     Features of a network are strongly correlated, and plain L-BFGS needs hundreds of steps. At
     W = 0 the Hessian is about S / K + l2 I with S = X'X / N: with S = V diag(d) V' it minimizes
     over U, W = V diag(d / K + l2)^(-1/2) U, where the Hessian is near the identity: tens of steps.
-
-    Args:
-        features: Standardized [N, F].
-        targets: int [N], columns of W.
-        classes: K.
     """
 
     def __init__(self, features: np.ndarray, targets: np.ndarray, classes: int) -> None:
@@ -144,26 +129,18 @@ class Problem:
         self, weights: np.ndarray, bias: np.ndarray
     ) -> tuple[float, np.ndarray, np.ndarray]:
         """The mean cross entropy, and its gradients in weights [F, K] and bias [K]."""
-        value, by_weights, by_bias = _cross_entropy(
-            self._features,
-            self._targets,
-            tf.constant(weights, tf.float32),
-            tf.constant(bias, tf.float32),
-        )
-        return float(value), by_weights.numpy(), by_bias.numpy()
+        point = (tf.constant(part, tf.float32) for part in (weights, bias))
+        value, *gradients = _cross_entropy(self._features, self._targets, *point)
+        by_weights, by_bias = (gradient.numpy() for gradient in gradients)
+        return float(value), by_weights, by_bias
 
     def solve(
         self, l2: float, start: Solution | None = None, *, tolerance: float = 1e-5
     ) -> tuple[np.ndarray, np.ndarray, float]:
-        """The minimum for one penalty.
+        """Weights [F, K], bias [K] and loss at the minimum for one penalty above 0, in float64.
 
-        Args:
-            l2: The penalty, above 0.
-            start: Weights and bias to begin at; zeros by default.
-            tolerance: The largest entry of the gradient in U at which to stop.
-
-        Returns:
-            Weights [F, K], bias [K] and the loss, in float64.
+        It begins at `start`, or at zeros, and stops when no entry of the gradient in U exceeds
+        `tolerance`.
         """
         size, classes = self._shape
         curvature, vectors = self._curvature
@@ -220,11 +197,7 @@ def linear_probe(subject: Subject) -> LinearProbe:
 
 
 def _measure(subject: Subject, options: Options) -> Measured:
-    """Top-1 accuracy on the backbone's features.
-
-    By a vote of the cosine nearest training images, by a logistic regression whose penalty is
-    chosen on held-out training images, and by the model's own classifier if it has one.
-    """
+    """Top-1 accuracy by neighbors, by logistic regression, and by its own classifier if any."""
     train_labels, test_labels = subject.labels("probe")
     bank = subject.embed(subject.train)["features"]
     queries = subject.embed(subject.test)["features"]
@@ -287,13 +260,14 @@ def block_means(images: np.ndarray, *, blocks: int = 8) -> np.ndarray:
 def _verdict(results: Results) -> str:
     known, chance, control = results["knn_20_accuracy"], results["chance"], results["control"]
 
-    def margin(accuracy: float, count: int) -> float:
-        """Two standard errors of the difference of two such accuracies."""
-        return 2.0 * float(np.sqrt(2.0 * accuracy * (1.0 - accuracy) / count))
+    def clear(low: float, high: float, count: int) -> bool:
+        """Whether two accuracies differ by more than two standard errors."""
+        mean = (low + high) / 2.0
+        return high - low > 2.0 * float(np.sqrt(2.0 * mean * (1.0 - mean) / count))
 
-    if known < chance + margin(chance, results["images"]):
+    if not clear(chance, known, results["images"]):
         return f"k-NN {known:.3f}, chance {chance:.3f}: the features know nothing of the classes"
-    if control["features"] < control["pixels"] - margin(control["pixels"], control["images"]):
+    if clear(control["features"], control["pixels"], control["images"]):
         return (
             f"k-NN {control['features']:.3f}, raw pixels {control['pixels']:.3f}: the features "
             "know less than the pixels, as those of an untrained network do"
