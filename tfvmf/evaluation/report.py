@@ -11,47 +11,14 @@ import json
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 from PIL import Image
 
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import SUITES, Headline, Results, Suite, at_step, count_images
-from tfvmf.evaluation.tables import Page
+from tfvmf.evaluation.suites import SUITES, Results, Suite, at_step, count_images
 from tfvmf.files import read_text, write_text
-
-
-class Picture(NamedTuple):
-    """An image in a gallery: an address that holds its PNG, what is written below, a hint."""
-
-    address: str
-    caption: str
-    hint: str
-
-
-class Section(NamedTuple):
-    """What the page shows of a suite.
-
-    Attributes:
-        title: Its heading.
-        anchor: Its address on the page.
-        verdict: One sentence.
-        headlines: Its numbers that matter.
-        gallery: (heading, images).
-        plots: (name, address that holds the PNG), in the order of their names.
-        page: Its text and tables.
-        command: What opens the files that it wrote for another program.
-    """
-
-    title: str
-    anchor: str
-    verdict: str
-    headlines: Sequence[Headline]
-    gallery: Sequence[tuple[str, Sequence[Picture]]]
-    plots: Sequence[tuple[str, str]]
-    page: Page
-    command: str
 
 
 def write(subject: Subject) -> pathlib.Path:
@@ -123,23 +90,24 @@ def render(
     )
 
 
-def _section(directory: pathlib.Path, suite: Suite, results: Results) -> Section:
+def _section(directory: pathlib.Path, suite: Suite, results: Results) -> dict[str, Any]:
+    """What the page shows of a suite; pictures are addresses that hold them."""
     command, gallery = results.get("open", ""), suite.gallery(results)
     plots = [] if command or gallery else sorted(directory.glob("*.png"))
-    pictures = _cut(directory / "sprite.png", sum(map(len, gallery.values())))
-    return Section(
-        title=suite.title,
-        anchor=re.sub(r"\W+", "-", suite.title.lower()),
-        verdict=suite.verdict(results),
-        headlines=[line for line in suite.headlines(results) if line.value is not None],
-        gallery=[
-            (heading, [Picture(pictures[tile.place], tile.caption, tile.hint) for tile in tiles])
+    images = _cut(directory / "sprite.png", sum(map(len, gallery.values())))
+    return {
+        "title": suite.title,
+        "anchor": re.sub(r"\W+", "-", suite.title.lower()),
+        "verdict": suite.verdict(results),
+        "headlines": [line for line in suite.headlines(results) if line.value is not None],
+        "gallery": {
+            heading: [{**tile._asdict(), "address": images[tile.place]} for tile in tiles]
             for heading, tiles in gallery.items()
-        ],
-        plots=[(path.stem, _address(path.read_bytes())) for path in plots],
-        page=suite.page(results),
-        command=command,
-    )
+        },
+        "plots": [(path.stem, _address(path.read_bytes())) for path in plots],
+        "page": suite.page(results),
+        "command": command,
+    }
 
 
 def _cut(sprite: pathlib.Path, count: int) -> list[str]:

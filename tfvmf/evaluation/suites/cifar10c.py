@@ -202,21 +202,24 @@ def measure_scores(subject: Subject, options: Options, corrupted: Corrupted) -> 
 
 def summarize(correlations: Mapping[str, Correlation], sign: int) -> dict[str, Any]:
     """The numbers of `results.json`, of a score whose correlations should have this sign."""
-    auroc = {name: c.falls if sign < 0 else 1.0 - c.falls for name, c in correlations.items()}
-    return {
-        "mean_spearman": float(np.mean([c.spearman for c in correlations.values()])),
-        "mean_pearson": float(np.mean([c.pearson for c in correlations.values()])),
-        "mean_per_image": float(np.mean([c.per_image for c in correlations.values()])),
-        "mean_auroc": float(np.mean(list(auroc.values()))),
+    by_name: dict[str, dict[str, Any]] = {
         "spearman": {name: c.spearman for name, c in correlations.items()},
         "pearson": {name: c.pearson for name, c in correlations.items()},
-        "per_image": {
-            name: {"spearman": c.per_image, "interval": list(c.interval)}
-            for name, c in correlations.items()
-        },
-        "auroc": auroc,
-        "mean_score": {name: c.means for name, c in correlations.items()},
+        "auroc": {name: c.falls if sign < 0 else 1.0 - c.falls for name, c in correlations.items()},
     }
+    means = {f"mean_{key}": float(np.mean(list(each.values()))) for key, each in by_name.items()}
+    return (
+        means
+        | by_name
+        | {
+            "mean_per_image": float(np.mean([c.per_image for c in correlations.values()])),
+            "per_image": {
+                name: {"spearman": c.per_image, "interval": list(c.interval)}
+                for name, c in correlations.items()
+            },
+            "mean_score": {name: c.means for name, c in correlations.items()},
+        }
+    )
 
 
 def _chunks(size: int) -> Iterator[tuple[int, int]]:
