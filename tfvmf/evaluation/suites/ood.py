@@ -97,12 +97,14 @@ def _sources(subject: Subject, options: Options) -> tuple[str, dict[str, data.So
 
 
 def foreign_sources(subject: Subject, options: Options) -> dict[str, data.Source]:
-    """The foreign sets that options name, each once, or samples of them."""
-    opened = (
-        subject.open(source, sample=options.max_images)
-        for source in dict.fromkeys(options.ood_sources)
-    )
-    return {source.name: source for source in opened}
+    """The foreign sets that options name, each once, or samples: test splits, or all if undivided."""
+    opened = {}
+    for name in dict.fromkeys(options.ood_sources):
+        source = subject.open(name)
+        if source.divided and isinstance(name, str):  # nothing of it was ever trained on
+            source = subject.open(name, "all")
+        opened[source.name] = subject.open(source, sample=options.max_images)
+    return opened
 
 
 def _models(subject: Subject, options: Options) -> dict[str, Subject]:
