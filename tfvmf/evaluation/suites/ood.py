@@ -97,7 +97,7 @@ def _sources(subject: Subject, options: Options) -> tuple[str, dict[str, data.So
 
 
 def foreign_sources(subject: Subject, options: Options) -> dict[str, data.Source]:
-    """The foreign sets that options name, each once, or samples: test splits, or all if undivided."""
+    """The foreign sets by name, or samples of them: test splits, or all where there is none."""
     opened = {}
     for name in dict.fromkeys(options.ood_sources):
         source = subject.open(name)
