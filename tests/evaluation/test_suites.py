@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from helpers.tfds_sets import image_features, prepare
 from helpers.tiny import tiny_config
+from helpers.untrained import make_run
 
 from tfvmf import evaluation, training
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, TFDS_NAMES, corrupt
@@ -13,6 +14,7 @@ from tfvmf.errors import UserError
 from tfvmf.evaluation.suites.cifar10c import cifar10c
 from tfvmf.evaluation.suites.curves import curves
 from tfvmf.evaluation.suites.probe import probe
+from tfvmf.training import run_directory
 
 
 def trained(workdir, **changes):
@@ -145,6 +147,22 @@ def test_curves_are_drawn(run, workdir):
     assert results["final_loss"] == last["loss"]
     assert matplotlib.image.imread(workdir / "eval" / "curves" / "curves.png").std() > 0.01
     assert "images" not in results
+
+
+def test_an_ensemble_of_seeds_is_evaluated(tmp_path, capsys):
+    line = {"step": 4, "epoch": 1.0, "loss": 2.5}
+    for number in range(2):
+        member = make_run(run_directory.member(tmp_path, number), method="simclr")
+        (member / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    config = tiny_config(method="simclr", **{"ensemble.num_members": 2, "data.image_size": 16})
+    run_directory.write_or_check_config(tmp_path, config, {})
+    run = evaluation.subject_from_run(tmp_path)
+    found = evaluation.evaluate(run, "curves,images", max_images=10)
+    assert found["curves"]["members"] == 2
+    assert found["images"]["score"] == "ensemble variance"
+    assert "curves: 2 members, 1 epochs" in capsys.readouterr().out
+    assert "2 members, 1 epochs" in (tmp_path / "eval" / "sample10" / "report.html").read_text()
+    assert (tmp_path / "eval" / "sample10" / "curves" / "curves.png").exists()
 
 
 @pytest.mark.slow

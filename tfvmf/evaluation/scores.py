@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -188,11 +188,17 @@ def uncertainty(
 
 def check_scores(names: Sequence[str]) -> tuple[str, ...]:
     """The names, each of which must be one of `SCORES`."""
+    return check_known("score", names, SCORES)
+
+
+def check_known(what: str, names: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
+    """The names, each of which must be known."""
+    choices = list(known)
     for name in names:
-        if name not in SCORES:
-            near = difflib.get_close_matches(name, SCORES, n=1)
+        if name not in choices:
+            near = difflib.get_close_matches(name, choices, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"score={name} is unknown: {hint}use some of {', '.join(SCORES)}")
+            raise UserError(f"{what}={name} is unknown: {hint}use some of {', '.join(choices)}")
     return tuple(names)
 
 

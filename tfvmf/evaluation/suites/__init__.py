@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import importlib.util
 import pathlib
 import re
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfvmf.errors import UserError
-from tfvmf.evaluation.scores import check_scores
+from tfvmf.evaluation.scores import check_known, check_scores
 from tfvmf.evaluation.tables import Page, Table
 from tfvmf.files import write_json, write_text, writing
 from tfvmf.lazy import Registry
@@ -212,15 +211,8 @@ SUITES: Registry[Suite] = Registry(
 def check_names(names: str) -> list[str]:
     """The suites that a comma-separated list names; ["all"] for all that are not slow."""
     chosen = [name.strip() for name in names.split(",") if name.strip()]
-    if chosen == ["all"]:
-        return chosen
-    for name in chosen or [names]:
-        if name not in SUITES:
-            near = difflib.get_close_matches(name, SUITES, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(
-                f"suite={name} is unknown: {hint}use all or some of {', '.join(SUITES)}"
-            )
+    if chosen != ["all"]:
+        check_known("suite", chosen or [names], SUITES)
     return chosen
 
 
