@@ -1,11 +1,11 @@
 import json
 import pathlib
-from types import SimpleNamespace
 
 import keras
 import matplotlib.image
 import numpy as np
 import pytest
+from helpers.subjects import make_subject
 from helpers.tiny import tiny_config
 from helpers.untrained import make_run
 from PIL import Image
@@ -237,7 +237,7 @@ def test_names_for_people():
 def test_a_foreign_folder_without_splits_is_taken_whole(tmp_path):
     for number in range(30):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
-    subject = SimpleNamespace(open=lambda name, split="test": load_source(name, split))
-    options = SimpleNamespace(ood_sources=(f"folder:{tmp_path}", "digits"))
+    subject = make_subject(load=load_source)
+    options = evaluation.Options(ood_sources=(f"folder:{tmp_path}", "digits"))
     found = foreign_sources(subject, options)
     assert [source.size for source in found.values()] == [30, 400]
