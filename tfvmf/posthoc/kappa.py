@@ -144,6 +144,7 @@ def fit_config(
     settings.method = "fit_kappa"
     settings.name = f"{settings.name}-kappa"
     settings.ensemble.num_members = 1
+    settings.minutes = 0.0
     settings.epochs = _CACHED_EPOCHS if cached_views else _EPOCHS
     settings.optimizer.name = "adam"
     settings.optimizer.learning_rate = 1e-3
