@@ -72,7 +72,7 @@ def test_all_experiments_share_their_runs(tmp_path, capsys):
     assert len(plan.trainings) == 3 * len(names)
     assert plan.seconds == pytest.approx(3 * once.seconds)
     assert {run.config.seed for run in plan.trainings if "simclr_vmf," in run.label} == {0, 1, 2}
-    assert len({item.path for item in plan.measurements}) == len(plan.measurements)
+    assert len({item.paths[0] for item in plan.measurements}) == len(plan.measurements)
     assert len(list(plan.lines())) == len(list(once.lines()))  # seeds are grouped
 
 
