@@ -209,20 +209,23 @@ class Plan:
         """The plan as text: one line for all checkpoints, members and seeds of a run."""
         runs, items = _grouped(self.trainings), _grouped(self.measurements)
         width = max(map(len, [*runs, *items]))
+        paces = {run.pace for run in self.trainings if not run.finished}
         for label, trainings in runs.items():
-            steps, left = trainings[0].total_steps, [run for run in trainings if not run.finished]
-            state = "finished, reused"
+            left, state = [run for run in trainings if not run.finished], "finished, reused"
             if left:
                 at = f"continues from step {left[0].step:,}" if left[0].step else "to be trained"
-                state = f"{at}, {duration(sum(run.seconds for run in left))} ({left[0].pace})"
-            yield f"  train    {label:{width}}  {_times(left, trainings)}{steps:>7,} steps: {state}"
+                pace = f" ({left[0].pace})" if len(paces) > 1 else ""
+                state = f"{at}, {duration(sum(run.seconds for run in left))}{pace}"
+            amount = f"{trainings[0].total_steps:,} steps"
+            yield f"  train    {label:{width}} {_times(left, trainings)}{amount:>14}: {state}"
         for label, measurements in items.items():
-            missing = [item for item in measurements if not item.done]
-            time = duration(sum(item.seconds for item in missing))
-            state = f"to be measured, {time}" if missing else "done, reused"
-            times, images = _times(missing, measurements), measurements[0].key["images"]
-            yield f"  measure  {label:{width}}  {times}{images:>7,} images: {state}"
-        yield f"Total: {duration(self.seconds)}.{self.note}"
+            missing, state = [item for item in measurements if not item.done], "done, reused"
+            if missing:
+                state = f"to be measured, {duration(sum(item.seconds for item in missing))}"
+            amount = f"{measurements[0].key['images']:,} images"
+            yield f"  measure  {label:{width}} {_times(missing, measurements)}{amount:>14}: {state}"
+        same = f", {paces.pop()}" if len(paces) == 1 else ""
+        yield f"Total: {duration(self.seconds)}{same}.{self.note}"
 
 
 _Item = TypeVar("_Item", Training, Measurement)
@@ -238,8 +241,9 @@ def _grouped(items: Iterable[_Item]) -> dict[str, list[_Item]]:
 
 def _times(left: Sequence[_Item], items: Sequence[_Item]) -> str:
     if len(items) == 1:
-        return ""
-    return f"{len(left)} of {len(items)} x" if 0 < len(left) < len(items) else f"{len(items)} x"
+        return " " * 5
+    some = f"{len(left)} of " if 0 < len(left) < len(items) else ""
+    return f"{some}{len(items)} x".rjust(5)
 
 
 def make_plan(workspace: Workspace, *experiments: Experiment) -> Plan:
@@ -394,8 +398,9 @@ class Estimator:
         own = _seconds_per_step(directory, config.batch_size)
         if own:
             return start + steps * own, "measured pace of this run"
-        usual = self.training == 1.0 or math.isnan(self.training)
-        source = self.budget.timing if usual else "the pace of other runs here"
+        source = self.budget.timing if self.training == 1.0 else "the pace of other runs here"
+        if math.isnan(self.training):
+            return math.nan, "without an estimate"
         step = self.training * self.budget.seconds_per_step * self.step_cost(config)
         return start + steps * step, f"estimated from {source}"
 
