@@ -105,6 +105,8 @@ def test_batches_and_order_do_not_matter(name, images):
     np.testing.assert_array_equal(together, np.concatenate(split))
     last = corrupt(few[6:], name, 3, seed=5, first_index=6)
     np.testing.assert_array_equal(together[6:], last)
+    some = corrupt(few[[5, 2]], name, 3, seed=5, indices=np.array([5, 2]))
+    np.testing.assert_array_equal(together[[5, 2]], some)
 
 
 def test_threads_and_chunks_do_not_matter(images, monkeypatch):

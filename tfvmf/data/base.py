@@ -153,6 +153,11 @@ class Source(abc.ABC):
         digest.update(b"" if self.labels is None else self.labels.tobytes())
         return digest.hexdigest()
 
+    @property
+    def whole_size(self) -> int:
+        """Number of examples in the source, or of the one that it is a subset of."""
+        return self.size
+
     def __len__(self) -> int:
         return self.size
 
@@ -255,6 +260,11 @@ class Subset(Source):
     def in_memory(self) -> bool:
         """Whether the whole source is."""
         return self.whole.in_memory
+
+    @property
+    def whole_size(self) -> int:
+        """Number of examples in the whole source."""
+        return self.whole.whole_size
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""

@@ -64,7 +64,7 @@ def write_or_check_config(
 ) -> None:
     """Writes `config.json`, or checks that a run which is already there has the same settings."""
     path = workdir / "config.json"
-    if not force and read_text(path) is not None:
+    if read_text(path) is not None and not force:  # unreadable is not absent, whatever is forced
         check(workdir, config, advice=", or --force_config to continue with the new ones")
     write_json(path, {"config": config.to_dict(), "facts": facts})
 

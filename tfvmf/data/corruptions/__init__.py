@@ -17,7 +17,7 @@ A new corruption is one function (images, severity, draws) -> pixels and one lin
 
 import concurrent.futures
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,19 +89,26 @@ def tfds_spec(name: str, severity: int) -> str:
 
 
 def corrupt(
-    images: Images, name: str, severity: int, seed: int = 0, *, first_index: int = 0
+    images: Images,
+    name: str,
+    severity: int,
+    seed: int = 0,
+    *,
+    first_index: int = 0,
+    indices: Sequence[int] | npt.NDArray[np.integer] | None = None,
 ) -> Images:
     """Corrupts a batch of images.
 
-    Image i is corrupted by random numbers that depend only on (seed, name, severity,
-    first_index + i): any split of a data set into batches gives the same pixels.
+    The image at `index` of its data set is corrupted by random numbers that depend only on (seed,
+    name, severity, index): any batches and samples of a data set have the same pixels.
 
     Args:
         images: uint8 [N, H, H, 3], H at least 8.
         name: one of `ALL_CORRUPTIONS`, or TFDS's name for it.
         severity: 1 (mild) to 5 (severe).
         seed: seed of the random numbers.
-        first_index: position of images[0] in its data set.
+        first_index: position of images[0] in its data set, which the others follow.
+        indices: positions [N] of all images, where they do not.
 
     Returns:
         uint8 [N, H, H, 3], a new array.
@@ -114,12 +121,12 @@ def corrupt(
     check_images(images)
     function = _REGISTRY[name]
     corrupted = np.empty(images.shape, np.uint8)
+    places = range(first_index, first_index + len(images)) if indices is None else indices
     size = max(1, _CHUNK_PIXELS // (images.shape[1] * images.shape[2]))
 
     def run(start: int) -> None:
         chunk = np.ascontiguousarray(images[start : start + size])
-        indices = range(first_index + start, first_index + start + len(chunk))
-        draws = Draws(seed=seed, name=name, severity=severity, indices=indices)
+        draws = Draws(seed=seed, name=name, severity=severity, indices=places[start : start + size])
         corrupted[start : start + size] = _to_uint8(function(chunk, severity, draws))
 
     starts = range(0, len(images), size)
