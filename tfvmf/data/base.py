@@ -140,11 +140,19 @@ class Source(abc.ABC):
         Returns:
             A dataset of known cardinality, of uint8 [B, H, W, 3] or of pairs with int32 [B].
         """
-        from tfvmf.data.pipeline import as_dataset
+        import tensorflow as tf
+
+        from tfvmf.data.pipeline import image_reader
 
         if labels and self.labels is None:
             raise UserError(f"{self.name} ({self.split}) has no labels: expected labels=False")
-        return as_dataset(self, batch_size, seed=seed, labels=labels, drop_remainder=drop_remainder)
+        read = image_reader(self)
+        rows = tf.data.Dataset.range(self.size, output_type=tf.int32)
+        if seed is not None:
+            rows = rows.shuffle(self.size, seed=seed, reshuffle_each_iteration=True)
+        batches = rows.batch(batch_size, drop_remainder=drop_remainder)
+        batches = batches.map(read, num_parallel_calls=2, deterministic=True)
+        return batches.map(lambda b: (b["image"], b["label"]) if labels else b["image"]).prefetch(2)
 
     def fingerprint(self) -> str:
         """A hash of all labels and of 64 images: enough to tell two data sets apart, and quick."""
