@@ -101,7 +101,8 @@ def measure_missing(measurements: Iterable[Measurement]) -> None:
             subject = _subject(item.workspace, item.directory, place)
         elif subject.facts["step"] != item.step:
             subject = subject.at(_checkpoint(item))  # the same images
-        found = measure.MEASURES[item.task.kind](subject, _options(item.workspace, item.task))
+        options = _options(item.workspace, item.task)
+        found = measure.MEASURES[item.task.kind](subject.sample(options.max_images), options)
         item.keep(found, seconds=time.perf_counter() - clock)
     _forget()
 

@@ -280,8 +280,8 @@ def images_and_failures(_: Workspace, results: Results) -> Report:
             rows.append([f"A: {name.replace('_', ' ')}, severity {severity}", kappa, None])
     notes = [
         "A: the test images of greatest and least kappa, and the one of median kappa from clean "
-        "(severity 0) to severe. B: predictions of a linear probe; p of Mann-Whitney's U over 50 "
-        "rounds of 100 draws from either group.",
+        "(severity 0) to severe. B: predictions of a linear probe; one-sided p of Mann-Whitney's "
+        "U over 50 rounds of 100 draws from either group.",
     ]
     if "note" in failure:
         notes.append(f"Note: {failure['note']}.")
