@@ -6,6 +6,7 @@ TensorFlow itself takes seconds to import.
 
 import importlib
 import os
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -41,3 +42,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if "keras" in sys.modules:  # nothing is slow any more: `keras.models.load_model` knows our layers
+    importlib.import_module("tfvmf.models")

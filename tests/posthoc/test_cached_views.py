@@ -143,8 +143,8 @@ posthoc.fit_kappa(*sys.argv[1:3], config=config, changes=json.loads(sys.argv[3])
 def test_two_logical_devices_fit_what_one_does(keras_file, tmp_path):
     # In a process of its own: TensorFlow splits the processor before its first operation only.
     changes = {
-        "fit_kappa.feature_layer": "avg",
-        "fit_kappa.input_range": "0..255",
+        "model.feature_layer": "avg",
+        "model.input_range": "0..255",
         "fit_kappa.cache_views": 2,
         "concentration.view_kind": "augment",
         "optimizer.name": "sgd",

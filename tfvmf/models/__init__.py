@@ -1,7 +1,9 @@
 """Encoders: backbones, heads, and both together."""
 
+from tfvmf.models.backbones import Backbone, Pixels, adapt, freeze_stages, load_backbone
 from tfvmf.models.encoder import (
     OUTPUTS,
+    Encoder,
     Levels,
     Prototypes,
     build_concentration_head,
@@ -12,24 +14,31 @@ from tfvmf.models.encoder import (
     with_projection,
     without_concentration,
 )
-from tfvmf.models.layers import BatchNorm, Dropout, dropout_masks, has_dropout
+from tfvmf.models.layers import BatchNorm, Convolution, Dropout, dropout_masks, has_dropout
 from tfvmf.models.resnet import ARCHITECTURES, build_backbone
 
 __all__ = [
     "ARCHITECTURES",
     "OUTPUTS",
+    "Backbone",
     "BatchNorm",
+    "Convolution",
     "Dropout",
+    "Encoder",
     "Levels",
+    "Pixels",
     "Prototypes",
+    "adapt",
     "build_backbone",
     "build_concentration_head",
     "build_direction_head",
     "build_encoder",
     "build_predictor",
     "dropout_masks",
+    "freeze_stages",
     "frozen_outputs",
     "has_dropout",
+    "load_backbone",
     "with_projection",
     "without_concentration",
 ]

@@ -118,6 +118,7 @@ def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
     wide = ordinary if config.concentration.view_kind == "wide" else 0
     description = f"{source.size:,} images with {ordinary + wide} cached views"
     embedded: list[CachedViews] = []
+    nothing = CachedViews(np.zeros((1, 1, 1), np.float32), 1, 0)  # of a run that is finished
 
     def check(method: Method) -> None:
         assert isinstance(method, FitKappa)
@@ -134,7 +135,7 @@ def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
 
     return images._replace(
         description=description,
-        reader=lambda: embedded[0].reader(),
+        reader=lambda: (embedded or [nothing])[0].reader(),
         views=lambda method: view_kinds(method, ordinary=ordinary, wide=wide),
         check=check,
         prepare=prepare,

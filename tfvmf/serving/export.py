@@ -14,7 +14,7 @@ from tfvmf import training
 from tfvmf.errors import UserError
 from tfvmf.files import literal, scratch, write_json, write_text
 from tfvmf.methods import Method
-from tfvmf.posthoc.foreign import resources
+from tfvmf.models.backbones import resources
 from tfvmf.progress import Progress
 from tfvmf.serving.loader import CARD_FILE, load_run, run_card, versions
 from tfvmf.serving.signatures import (

@@ -70,6 +70,7 @@ def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = No
         views=lambda method: views_of(method, augmentation),
         monitor=lambda method: Monitor(config.monitor, method.encoder, bank, queries),
         fingerprint=source.fingerprint,
+        check=lambda method: method.check_images(),
     )
 
 

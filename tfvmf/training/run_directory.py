@@ -21,6 +21,7 @@ MAY_DIFFER = (
     *("strategy", "data.data_dir", "data.memory_limit_gib", "data.max_pixels"),
     "fit_kappa.trust_model",
 )
+FORCE = ", or --force_config to continue with the new ones"
 
 
 def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
@@ -61,6 +62,7 @@ def write_or_check_config(
     facts: dict[str, Any],
     *,
     force: bool = False,
+    advice: str = FORCE,
 ) -> None:
     """Writes `config.json`, or checks that a run which is already there has the same settings.
 
@@ -69,10 +71,11 @@ def write_or_check_config(
         config: What this run was asked to do.
         facts: What its data told (`num_classes`), for those who load the run without the data.
         force: Accept other settings than those of the run that is there.
+        advice: What else to do than to choose another directory.
     """
     path = workdir / "config.json"
     if not force and read_text(path) is not None:
-        check(workdir, config, advice=", or --force_config to continue with the new ones")
+        check(workdir, config, advice=advice)
     write_json(path, {"config": config.to_dict(), "facts": facts})
 
 
