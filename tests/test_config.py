@@ -39,6 +39,8 @@ def test_differences_are_named_with_old_and_new():
         ("concentration.regularizer", "l1"),
         ("concentration.initial", -1.0),
         ("data.image_size", 4),
+        ("data.view_share", 0.2),
+        ("data.view_share", 1.1),
         ("monitor.neighbors", 0),
         ("checkpoint.keep", 0),
         ("precision", "float16"),

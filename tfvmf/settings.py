@@ -17,6 +17,7 @@ BACKBONES = {
     "resnet18": "tfvmf.models.resnet",
     "resnet34": "tfvmf.models.resnet",
     "resnet50": "tfvmf.models.resnet",
+    "convnet8": "tfvmf.models.convnet",
 }
 # Other networks, by the prefix of a spec.
 PREFIXES = {

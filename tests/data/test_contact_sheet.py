@@ -53,7 +53,7 @@ def test_small_images_are_enlarged_by_whole_pixels_and_large_ones_fit(tmp_path):
 
 def test_views_are_those_that_are_trained_on(tmp_path, monkeypatch):
     config = default_config()
-    config.seed, config.data.image_size = 5, 16
+    config.seed, config.data.image_size, config.data.view_share = 5, 16, 0.75
     sheets = []
     real = contact_sheet.write_sheet
     monkeypatch.setattr(
@@ -70,7 +70,7 @@ def test_views_are_those_that_are_trained_on(tmp_path, monkeypatch):
     for picture, image, row in zip(originals.pictures, images, rows, strict=True):
         np.testing.assert_array_equal(picture.pixels, image)
         assert picture.file == f"digits/train:{row}"
-    augmentation = augmentation_from_config(config)
+    augmentation = augmentation_from_config(config, size=12)
     second = augmentation(images, example_seeds(5, 0, tf.range(10), 1)).numpy()
     for row in range(10):
         pixels = views.pictures[row * views.columns + 1].pixels

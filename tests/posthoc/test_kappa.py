@@ -10,6 +10,8 @@ from tfvmf import evaluation, posthoc, training
 from tfvmf.data import Augmentation
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
+from tfvmf.posthoc.kappa import fit_config
+from tfvmf.training.inputs import image_inputs
 
 QUICK = {"epochs": 1, "monitor.every_epochs": 0.0}
 
@@ -35,6 +37,14 @@ def test_only_kappa_changes(encoder, tmp_path, levels, views):
     assert np.abs(after["concentration"] - before["concentration"]).max() > 1e-3
     assert run.score(evaluation.Options()).name == "kappa"
     assert run.settings["fit_kappa.method"] == "simclr"
+
+
+def test_a_head_learns_from_views_of_the_size_of_images(encoder):
+    """Where an encoder was trained on small views, kappa is still asked about whole images."""
+    config = fit_config(encoder, {"data.view_share": 0.5, **QUICK})
+    assert config.data.view_share == 1.0
+    ((augmentation, _), *_) = image_inputs(config).views(build_method(config))
+    assert augmentation.size == config.data.image_size == 16
 
 
 def test_a_supervised_encoder_gets_a_kappa(tmp_path):

@@ -58,22 +58,8 @@ def build_backbone(
     """
     if name not in ARCHITECTURES:
         raise ValueError(f"backbone {name!r} is unknown: use one of {', '.join(ARCHITECTURES)}")
-    if stem not in STEMS:
-        raise ValueError(f"stem {stem!r} is unknown: use one of {', '.join(STEMS)}")
-    if width < 1:
-        raise ValueError(f"width must be at least 1, not {width}")
     architecture = ARCHITECTURES[name]
-    images = keras.Input((None, None, 3), name="images")
-    # Center and scale alike for all data: the first normalization layer makes a data set's own
-    # constants redundant, and a served model needs none.
-    x = layers.Rescaling(4.0, offset=-2.0, name="rescale")(images)
-    if stem == "cifar":
-        x = _conv_norm(x, width, 3, 1, "stem")
-        x = layers.ReLU(name="stem_relu")(x)
-    else:
-        x = _conv_norm(x, width, 7, 2, "stem")
-        x = layers.ReLU(name="stem_relu")(x)
-        x = layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(x)
+    images, x = build_stem(width, stem)
     outputs = {}
     for stage, blocks in enumerate(architecture.blocks, start=1):
         channels = width * 2 ** (stage - 1)
@@ -86,10 +72,27 @@ def build_backbone(
     return keras.Model(images, outputs, name=name)
 
 
-def _conv_norm(
-    x: keras.KerasTensor, channels: int, kernel: int, stride: int, name: str
+def build_stem(width: int, stem: str) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    """The input of a backbone and its first `width` feature maps; see `build_backbone`."""
+    if stem not in STEMS:
+        raise ValueError(f"stem {stem!r} is unknown: use one of {', '.join(STEMS)}")
+    if width < 1:
+        raise ValueError(f"width must be at least 1, not {width}")
+    images = keras.Input((None, None, 3), name="images")
+    # Center and scale alike for all data: the first normalization layer makes a data set's own
+    # constants redundant, and a served model needs none.
+    x = layers.Rescaling(4.0, offset=-2.0, name="rescale")(images)
+    kernel, stride = (3, 1) if stem == "cifar" else (7, 2)
+    x = layers.ReLU(name="stem_relu")(conv_norm(x, width, kernel, stride, "stem"))
+    if stem == "imagenet":
+        x = layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(x)
+    return images, x
+
+
+def conv_norm(
+    x: keras.KerasTensor, channels: int, kernel: int, stride: int, name: str, *, pool: int = 1
 ) -> keras.KerasTensor:
-    """Convolution without bias, then batch norm."""
+    """Convolution without bias, the greatest of each `pool` x `pool` values, batch norm."""
     x = Convolution(
         channels,
         kernel,
@@ -99,6 +102,8 @@ def _conv_norm(
         kernel_initializer=keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
         name=f"{name}_conv",
     )(x)
+    if pool > 1:
+        x = layers.MaxPooling2D(pool, padding="same", name=f"{name}_pool")(x)
     return BatchNorm(name=f"{name}_norm")(x)
 
 
@@ -125,11 +130,11 @@ def _block(
             # one, oneDNN's AVX2 kernel for the filter's gradient has a race where channels are
             # few: 11 of 60 gradients of [698, 8, 8, 2] -> [698, 4, 4, 4] were wrong, by up to 37 %.
             shortcut = layers.AveragePooling2D(1, stride, padding="same", name=f"{name}_skip")(x)
-        shortcut = _conv_norm(shortcut, outputs, 1, 1, f"{name}_shortcut")
+        shortcut = conv_norm(shortcut, outputs, 1, 1, f"{name}_shortcut")
     for position, (kernel, step, filters) in enumerate(plan, start=1):
         if dropout and position == len(plan):
             x = Dropout(dropout, name=f"{name}_dropout")(x)
-        x = _conv_norm(x, filters, kernel, step, f"{name}_{position}")
+        x = conv_norm(x, filters, kernel, step, f"{name}_{position}")
         if position < len(plan):
             x = layers.ReLU(name=f"{name}_{position}_relu")(x)
     return layers.ReLU(name=f"{name}_relu")(layers.Add(name=f"{name}_add")([shortcut, x]))

@@ -188,6 +188,7 @@ def fit_config(
     settings.concentration.levels = "all" if settings.fit_kappa.kind == "run" else "last"
     settings.concentration.view_kind = "wide"
     settings.update_from_flattened_dict(changes)
+    settings.data.view_share = 1.0  # kappa is asked about whole images: so it is taught
     validate(settings)
     if settings.fit_kappa.cache_views == 1:
         raise UserError("cache_views=1: at least 2 views of an image are compared; 0 for none")

@@ -52,15 +52,9 @@ _SHARED: dict[str, tuple[Callable[..., Any], Any, str]] = {
 
 
 def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
-    """Runs one verb: parses its flags, calls its `main`.
+    """Parses the flags of a verb's module, calls its `main`; returns the exit code.
 
-    Args:
-        name: What the user typed, `tfvmf train`, for messages.
-        program: The verb's module; what it must have is in `tfvmf.programs`.
-        arguments: What follows the verb.
-
-    Returns:
-        The exit code.
+    `name` is what the user typed, `tfvmf train`; `arguments` is what follows it.
     """
     # Flags of its own, not absl's global ones: no verb meets the flags of another.
     values = flags.FlagValues()
@@ -169,24 +163,16 @@ def short_name(source: str) -> str:
 
 def definers(values: flags.FlagValues) -> types.SimpleNamespace:
     """`DEFINE_string` and so on of absl, as `string` and so on, for the flags of one program."""
-    kinds = ("bool", "enum", "float", "integer", "list", "string")
-    return types.SimpleNamespace(
-        **{
-            kind: functools.partial(getattr(flags, f"DEFINE_{kind}"), flag_values=values)
-            for kind in kinds
-        }
-    )
+    made = {
+        kind: functools.partial(getattr(flags, f"DEFINE_{kind}"), flag_values=values)
+        for kind in ("bool", "enum", "float", "integer", "list", "string")
+    }
+    return types.SimpleNamespace(**made)
 
 
 def define_shared(values: flags.FlagValues, *names: str, **described: str) -> None:
-    """Defines flags that several programs have.
-
-    Args:
-        values: The program's flags.
-        *names: Flags that are described as everywhere.
-        **described: Flags of which the program has more to say: {name: help}.
-    """
-    for name, text in (*((name, "") for name in names), *described.items()):
+    """Defines flags that several programs have; `described` has help texts of a program's own."""
+    for name, text in (dict.fromkeys(names, "") | described).items():
         define, default, usual = _SHARED[name]
         bounds = {"lower_bound": 0} if define is flags.DEFINE_integer else {}
         define(name, default, text or usual, flag_values=values, **bounds)
@@ -201,9 +187,16 @@ def define_config(values: flags.FlagValues, argv: list[str], default: str = "dig
     known = flatten(default_config())
     sections = {key.rsplit(".", 1)[0] for key in known if "." in key}
     for argument in argv:
-        key = argument.lstrip("-").partition("=")[0].removeprefix("config.")
-        if argument.lstrip("-").startswith("config.") and key not in {*known, *sections}:
-            raise UserError(f"--config.{key} is not a setting: {_nearest_setting(key)}")
+        scheme, _, key = argument.lstrip("-").partition("=")[0].partition(".")
+        if (
+            argument.startswith("-")
+            and scheme == "config"
+            and key
+            and key not in {*known, *sections}
+        ):
+            near = _settings_called(key) or difflib.get_close_matches(key, list(known), 1, 0.4)
+            hint = f"did you mean {_as_flags(near)}?" if near else "see tfvmf/config.py"
+            raise UserError(f"--config.{key} is not a setting: {hint}")
     config_flags.DEFINE_config_file(
         "config",
         str(CONFIGS / f"{default}.py"),
@@ -231,12 +224,7 @@ def download(values: flags.FlagValues, sources: Iterable[str], *, data_dir: str 
     """With `--download`, downloads and prepares the TFDS data sets that are not there.
 
     In a process of its own: preparing runs TensorFlow, which fixes its devices and threads for the
-    rest of a process.
-
-    Args:
-        values: Flags, with `--download` and `--data_dir`.
-        sources: What will be loaded, as `tfvmf.data.load_source` takes it; empty names are skipped.
-        data_dir: Where, unless `--data_dir` says.
+    rest of a process. Empty names are skipped; `--data_dir` wins over `data_dir`.
     """
     wanted = [source for source in dict.fromkeys(sources) if source]
     if not values.download or not wanted:
@@ -305,33 +293,30 @@ def _with_flag(values: flags.FlagValues, message: str) -> str:
 
 def _unknown_flag(values: flags.FlagValues, name: str) -> str:
     """The message about a flag that there is not."""
-    settings = [key for key in flatten(default_config()) if key.split(".")[-1] == name]
-    if "config" in values and settings:
-        meant = " or ".join(f"--config.{key}" for key in settings)
-        return f"--{name} is not a flag: did you mean {meant}?"
+    settings = _settings_called(name) if "config" in values else []
     near = difflib.get_close_matches(name, list(values), n=1, cutoff=0.5)
-    hint = f"did you mean --{near[0]}?" if near else "--help lists the flags"
+    meant = _as_flags(settings) if settings else f"--{near[0]}" if near else ""
+    hint = f"did you mean {meant}?" if meant else "--help lists the flags"
     return f"--{name} is not a flag: {hint}"
 
 
-def _nearest_setting(key: str) -> str:
-    known = list(flatten(default_config()))
-    last = key.split(".")[-1]
-    same = [other for other in known if other.split(".")[-1] == last]
-    near = same or difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-    if not near:
-        return "see tfvmf/config.py"
-    return f"did you mean {' or '.join(f'--config.{other}' for other in near)}?"
+def _settings_called(key: str) -> list[str]:
+    """The settings whose last part is that of `key`."""
+    return [k for k in flatten(default_config()) if k.split(".")[-1] == key.split(".")[-1]]
+
+
+def _as_flags(settings: Iterable[str]) -> str:
+    return " or ".join(f"--config.{key}" for key in settings)
 
 
 def _with_config_path(argv: list[str]) -> list[str]:
     """The command line with the file of the config that `--config` names."""
     found = list(argv)
     for position, argument in enumerate(argv):
-        if argument in ("--config", "-config") and position + 1 < len(argv):
-            found[position + 1] = _config_path(argv[position + 1])
-        elif argument.startswith(("--config=", "-config=")):
-            found[position] = f"--config={_config_path(argument.partition('=')[2])}"
+        flag, equals, name = argument.partition("=")
+        if flag in ("--config", "-config") and (equals or position + 1 < len(argv)):
+            place, start = (position, "--config=") if equals else (position + 1, "")
+            found[place] = start + _config_path(name if equals else argv[place])
     return found
 
 
@@ -339,12 +324,9 @@ def _config_path(name: str) -> str:
     """The file of a config; a file that is there wins over a name."""
     if pathlib.Path(name).is_file():
         return name
+    what = f"--config={name}: there is no such file, and the name"
     if name not in config_names():
-        stem = pathlib.Path(name).stem
-        message = unknown(
-            f"--config={name}: there is no such file, and the name", stem, config_names()
-        )
-        raise UserError(message)
+        raise UserError(unknown(what, pathlib.Path(name).stem, config_names()))
     return str(CONFIGS / f"{name}.py")
 
 

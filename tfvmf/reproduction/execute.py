@@ -10,7 +10,7 @@ import keras
 
 from tfvmf import evaluation, training
 from tfvmf.reproduction import measure, reports, stand_ins
-from tfvmf.reproduction.experiments import EXPERIMENTS, Experiment
+from tfvmf.reproduction.experiments import EXPERIMENTS, Experiment, Task
 from tfvmf.reproduction.plan import Measurement, Plan, Training, Workspace, make_plan
 from tfvmf.training import checkpoints, run_directory
 
@@ -40,7 +40,11 @@ def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list
         return []
     if not all(run.finished for run in plan.trainings):
         _prepare_data(workspace, plan.trainings)
-        _train(plan.trainings)
+        for run in plan.trainings:
+            if not run.finished:
+                print(f"\n{run.label}:", flush=True)
+                training.train(run.config, run.directory)
+                _forget()
         plan = make_plan(experiment, workspace)
     _claim_ensembles(workspace, experiment)
     measure_missing(workspace, plan)
@@ -57,15 +61,6 @@ def _prepare_data(workspace: Workspace, trainings: Iterable[Training]) -> None:
     for source, config in wanted.items():
         for split in (config.data.train_split, config.data.eval_split):
             training.load_source(config, source, split)
-
-
-def _train(trainings: Iterable[Training]) -> None:
-    for run in trainings:
-        if run.finished:
-            continue
-        print(f"\n{run.label}:", flush=True)
-        training.train(run.config, run.directory)
-        _forget()
 
 
 def _claim_ensembles(workspace: Workspace, experiment: Experiment) -> None:
@@ -86,33 +81,37 @@ def measure_missing(workspace: Workspace, plan: Plan) -> None:
         if subject is None or subject.workdir != item.directory:
             subject = None
             _forget()
-            subject = evaluation.subject_from_run(
-                item.directory,
-                checkpoint="" if item.score == "ensemble" else _checkpoint(item),
-                data_dir=workspace.data_dir,
-                max_pixels=workspace.max_pixels,
-            )
+            ensemble = item.key["score"] == "ensemble"
+            subject = _subject(workspace, item.directory, "" if ensemble else _checkpoint(item))
         elif subject.facts["step"] != item.step:
             subject = subject.at(_checkpoint(item))  # the same images
-        found = measure.MEASURES[item.task.kind](subject, _options(workspace, item))
+        found = measure.MEASURES[item.task.kind](subject, _options(workspace, item.task))
         item.keep(found, seconds=time.perf_counter() - clock)
     _forget()
 
 
-def _options(workspace: Workspace, item: Measurement) -> evaluation.Options:
+def _options(workspace: Workspace, task: Task) -> evaluation.Options:
     options = evaluation.Options(
         max_images=workspace.images, num_passes=workspace.budget.num_passes
     )
-    if not item.task.supervised:
+    if not task.supervised:
         return options
-    directory = workspace.run_directory(item.task.supervised)
-    images = workspace.runs[item.task.run].images
+    others = workspace.others(workspace.runs[task.run].images)
     return dataclasses.replace(
         options,
-        ood_sources=tuple(map(workspace.source, workspace.others(images))),
-        supervised=evaluation.subject_from_run(
-            directory, data_dir=workspace.data_dir, max_pixels=workspace.max_pixels
-        ),
+        ood_sources=tuple(map(workspace.source, others)),
+        supervised=_subject(workspace, workspace.run_directory(task.supervised)),
+    )
+
+
+def _subject(
+    workspace: Workspace, directory: pathlib.Path, checkpoint: str = ""
+) -> evaluation.Subject:
+    return evaluation.subject_from_run(
+        directory,
+        checkpoint=checkpoint,
+        data_dir=workspace.data_dir,
+        max_pixels=workspace.max_pixels,
     )
 
 

@@ -10,73 +10,43 @@ is answered at once.
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ml_collections
 
-# Budgets.
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageSet:
-    """One of the three data sets of a budget.
+    """One of the three data sets of a budget."""
 
-    Attributes:
-        name: Name in run directories and tables.
-        source: Data source, as `config.data.source` names it; "" for a stand-in
-            (`tfvmf.reproduction.stand_ins`), which is written when it is needed.
-        stands_for: The data set of the paper's Table 2 that it replaces.
-        train_images: Number of training images, so that a plan needs no data.
-        test_images: Number of test images.
-        changes: Dotted settings that runs on it change.
-        description: What it is, for reports.
-    """
-
-    name: str
-    source: str
-    stands_for: str
-    train_images: int
+    name: str  # in run directories and tables
+    source: str  # as `config.data.source` names it; "" for one that `stand_ins` makes
+    stands_for: str  # the data set of the paper's Table 2 that it replaces
+    train_images: int  # so that a plan needs no data
     test_images: int
-    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    description: str
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # settings of runs on it
+    description: str  # for reports
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What all runs and measurements of a reproduction have in common.
+    """What all runs and measurements of a reproduction have in common."""
 
-    Attributes:
-        name: Name for `--budget`.
-        config: Name of a config in `configs/`.
-        changes: Dotted settings in which all runs differ from it.
-        supervised: Settings in which supervised runs differ from the others.
-        max_images: Number of test images that are measured.
-        num_members: Size of the ensemble.
-        dropout: Rate of MC dropout, which the paper does not give.
-        num_passes: Forward passes of MC dropout.
-        sets: Three data sets. All experiments except Table 2 train on the first.
-        seconds_to_start: Time until the first step of a run, mostly to build its graph.
-        seconds_per_step: Time of a step of simclr_vmf.
-        seconds_to_measure: Time until the first image is measured.
-        images_per_second: Images that are corrupted and measured per second.
-        timing: Where these times come from.
-    """
-
-    name: str
-    config: str
-    changes: Mapping[str, Any]
-    supervised: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    max_images: int
-    num_members: int
-    dropout: float = 0.1
-    num_passes: int
-    sets: tuple[ImageSet, ImageSet, ImageSet]
-    seconds_to_start: float
-    seconds_per_step: float
-    seconds_to_measure: float
-    images_per_second: float
-    timing: str
+    name: str  # for `--budget`
+    config: str  # name of a config in `configs/`
+    changes: Mapping[str, Any]  # dotted settings in which all runs differ from it
+    supervised: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of supervised runs
+    max_images: int  # number of test images that are measured
+    num_members: int  # size of the ensemble
+    dropout: float = 0.1  # rate of MC dropout, which the paper does not give
+    num_passes: int  # forward passes of MC dropout
+    sets: tuple[ImageSet, ImageSet, ImageSet]  # Table 2 trains on all, the others on the first
+    seconds_to_start: float  # until the first step of a run, mostly to build its graph
+    seconds_per_step: float  # of simclr_vmf
+    seconds_to_measure: float  # until the first image is measured
+    images_per_second: float  # that are corrupted and measured
+    timing: str  # where these times come from
 
     @functools.cached_property
     def base(self) -> ml_collections.FrozenConfigDict:
@@ -91,33 +61,19 @@ class Budget:
         return config
 
 
-_CIFAR10, _CIFAR100, _MNIST = (
-    ImageSet(
-        name="cifar10",
-        source="cifar10",
-        stands_for="cifar10",
-        train_images=50_000,
-        test_images=10_000,
-        description="CIFAR-10",
-    ),
-    ImageSet(
-        name="cifar100",
-        source="cifar100",
-        stands_for="cifar100",
-        train_images=50_000,
-        test_images=10_000,
-        description="CIFAR-100",
-    ),
-    ImageSet(
-        name="mnist",
-        source="mnist",
-        stands_for="mnist",
-        train_images=60_000,
-        test_images=10_000,
-        changes={"augment.flip_probability": 0.0},  # a mirrored digit is no digit
-        description="MNIST",
-    ),
-)
+def _image_set(name: str, description: str, train: int, test: int, **others: Any) -> ImageSet:
+    """An `ImageSet` that is the paper's own, unless `others` say what it stands for."""
+    named = {"source": name, "stands_for": name, "description": description, **others}
+    return ImageSet(name=name, train_images=train, test_images=test, **named)
+
+
+_CIFAR10 = _image_set("cifar10", "CIFAR-10", 50_000, 10_000)
+_CIFAR100 = _image_set("cifar100", "CIFAR-100", 50_000, 10_000)
+_NO_FLIPS = {"augment.flip_probability": 0.0}  # a mirrored digit is no digit
+_MNIST = _image_set("mnist", "MNIST", 60_000, 10_000, changes=_NO_FLIPS)
+_DIGITS = "the handwritten digits of scikit-learn"
+_TURNED = "the same digits turned by 90 degrees"
+_PATCHES = "patches of scikit-learn's two sample photographs"
 
 DIGITS = Budget(
     name="digits",
@@ -136,30 +92,9 @@ DIGITS = Budget(
     num_members=3,
     num_passes=8,
     sets=(
-        ImageSet(
-            name="digits",
-            source="digits",
-            stands_for="cifar10",
-            train_images=1397,
-            test_images=400,
-            description="the handwritten digits of scikit-learn",
-        ),
-        ImageSet(
-            name="digits_turned",
-            source="",
-            stands_for="cifar100",
-            train_images=1397,
-            test_images=400,
-            description="the same digits turned by 90 degrees",
-        ),
-        ImageSet(
-            name="photo_patches",
-            source="",
-            stands_for="mnist",
-            train_images=1400,
-            test_images=400,
-            description="patches of scikit-learn's two sample photographs",
-        ),
+        _image_set("digits", _DIGITS, 1397, 400, stands_for="cifar10"),
+        _image_set("digits_turned", _TURNED, 1397, 400, source="", stands_for="cifar100"),
+        _image_set("photo_patches", _PATCHES, 1400, 400, source="", stands_for="mnist"),
     ),
     seconds_to_start=15.0,
     seconds_per_step=0.2,
@@ -176,11 +111,7 @@ CPU = Budget(
     max_images=2_000,
     num_members=3,
     num_passes=16,
-    sets=(
-        _CIFAR10,
-        _CIFAR100,
-        dataclasses.replace(_MNIST, changes={**_MNIST.changes, "epochs": 5}),
-    ),
+    sets=(_CIFAR10, _CIFAR100, dataclasses.replace(_MNIST, changes={**_NO_FLIPS, "epochs": 5})),
     seconds_to_start=25.0,
     seconds_per_step=0.85,
     seconds_to_measure=5.0,
@@ -218,28 +149,35 @@ NETWORKS = ("resnet18", "resnet34", "resnet50")
 # is that of a gray one, so that is what is raised.
 NOISE = {"augment.noise_sigma_max": 0.25}
 JITTER = {
-    "augment.brightness": 0.4,
-    "augment.contrast": 0.4,
-    "augment.saturation": 0.4,
+    **{f"augment.{name}": 0.4 for name in ("brightness", "contrast", "saturation")},
     "augment.gray_probability": 0.3,
+}
+
+# Table 1 and its Pearson twin: run -> the paper's row.
+BASELINES = {
+    "simclr": "Model ensembles (+)",
+    "simclr-dropout": "MC dropout (+)",
+    "mc_infonce": "MCInfoNCE (-)",
+    "simclr_vmf": "Ours (-)",
+}
+# Table 3: the paper's column -> run.
+FRAMEWORKS = {name: f"{name}_vmf" for name in ("simclr", "simsiam", "byol", "swav")}
+# Figure 3: run -> what it adds.
+AUGMENTATIONS = {
+    "simclr_vmf": "default",
+    "simclr_vmf-noise": "+ Gaussian noise",
+    "simclr_vmf-jitter": "+ stronger color jitter",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run, or one ensemble.
+    """One run, or one ensemble."""
 
-    Attributes:
-        name: Name of its directory.
-        changes: Dotted settings in which it differs from the budget's.
-        images: The data set it is trained on.
-        num_members: Size of the ensemble; 1 for an ordinary run.
-    """
-
-    name: str
-    changes: Mapping[str, Any]
-    images: ImageSet
-    num_members: int = 1
+    name: str  # of its directory
+    changes: Mapping[str, Any]  # dotted settings in which it differs from the budget's
+    images: ImageSet  # that it is trained on
+    num_members: int = 1  # size of the ensemble; 1 for an ordinary run
 
 
 def all_runs(budget: Budget) -> dict[str, Run]:
@@ -251,23 +189,18 @@ def all_runs(budget: Budget) -> dict[str, Run]:
         Run("simclr", {"method": "simclr"}, home, num_members=budget.num_members),
         Run("simclr-dropout", {"method": "simclr", "model.dropout": budget.dropout}, home),
         Run("mc_infonce", {"method": "mc_infonce"}, home),
-        *(Run(name, {"method": name}, home) for name in ("simsiam_vmf", "byol_vmf", "swav_vmf")),
+        *(Run(name, {"method": name}, home) for name in FRAMEWORKS.values()),
         Run("simclr_vmf-noise", NOISE, home),
         Run("simclr_vmf-jitter", JITTER, home),
+        *(Run(run, {"model.dimension": d}, home) for d, run in dimension_runs(budget).items()),
+        *(Run(run, {"model.backbone": n}, home) for n, run in network_runs(budget).items()),
     ]
-    for key, names in (
-        ("model.dimension", dimension_runs(budget)),
-        ("model.backbone", network_runs(budget)),
-    ):
-        found += [Run(name, {key: value}, home) for value, name in names.items()]
     for images in budget.sets:
         found.append(Run(own_run(budget, images), images.changes, images))
         changes = {**images.changes, **budget.supervised, "method": "supervised"}
         found.append(Run(supervised_run(images), changes, images))
-    named: dict[str, Run] = {}
-    for run in found:  # runs that repeat the budget's own settings are called simclr_vmf: the first
-        named.setdefault(run.name, run)
-    return named
+    # Runs that repeat the budget's own settings are called simclr_vmf: the first of them counts.
+    return {run.name: run for run in reversed(found)}
 
 
 def sources(experiment: "Experiment", budget: Budget) -> list[str]:
@@ -299,66 +232,30 @@ def network_runs(budget: Budget) -> dict[str, str]:
     return {n: "simclr_vmf" if n == own else f"simclr_vmf-{n}" for n in NETWORKS}
 
 
-# Table 1 and its Pearson twin: run -> the paper's row.
-BASELINES = {
-    "simclr": "Model ensembles (+)",
-    "simclr-dropout": "MC dropout (+)",
-    "mc_infonce": "MCInfoNCE (-)",
-    "simclr_vmf": "Ours (-)",
-}
-# Table 3: run -> the paper's column.
-FRAMEWORKS = {
-    "simclr_vmf": "simclr",
-    "simsiam_vmf": "simsiam",
-    "byol_vmf": "byol",
-    "swav_vmf": "swav",
-}
-# Figure 3: run -> what it adds.
-AUGMENTATIONS = {
-    "simclr_vmf": "default",
-    "simclr_vmf-noise": "+ Gaussian noise",
-    "simclr_vmf-jitter": "+ stronger color jitter",
-}
-
-
 # Experiments.
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One measurement of a run.
-
-    Attributes:
-        run: Name of the run.
-        kind: What is measured: a function in `measure.MEASURES`.
-        first_member: Measure only the first member of an ensemble, as a run of its own.
-        every_checkpoint: Measure at every checkpoint, not only at the last.
-        supervised: Name of the supervised run whose features the measurement also uses.
-    """
+    """One measurement of a run."""
 
     run: str
-    kind: str
-    first_member: bool = False
-    every_checkpoint: bool = False
-    supervised: str = ""
+    kind: str  # what is measured: a function in `measure.MEASURES`
+    first_member: bool = False  # only the first member of an ensemble, as a run of its own
+    every_checkpoint: bool = False  # not only the last
+    supervised: str = ""  # the supervised run whose features the measurement also uses
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A table or figure.
+    """A table or figure."""
 
-    Attributes:
-        name: Name on the command line.
-        title: Its number in the paper, and what it shows.
-        tasks: The measurements it is made of, for a budget.
-    """
-
-    name: str
-    title: str
+    name: str  # on the command line
+    title: str  # its number in the paper, and what it shows
     tasks: Callable[[Budget], list[Task]]
 
 
-def _corruption(*runs: str) -> list[Task]:
+def _corruption(runs: Iterable[str]) -> list[Task]:
     return [Task(run, "corruption") for run in dict.fromkeys(runs)]
 
 
@@ -372,63 +269,36 @@ def _out_of_distribution(budget: Budget) -> list[Task]:
 def _along_training(_: Budget) -> list[Task]:
     return [
         Task("simclr", "accuracy", first_member=True, every_checkpoint=True),
-        *(Task(run, "accuracy", every_checkpoint=True) for run in ("simclr_vmf", "mc_infonce")),
-        *(Task(run, "corruption", every_checkpoint=True) for run in ("simclr_vmf", "mc_infonce")),
+        *(
+            Task(run, kind, every_checkpoint=True)
+            for kind in ("accuracy", "corruption")
+            for run in ("simclr_vmf", "mc_infonce")
+        ),
     ]
 
 
-EXPERIMENTS: dict[str, Experiment] = {
-    entry.name: entry
-    for entry in (
-        Experiment(
-            "table1",
-            "Table 1: Spearman correlation of uncertainty with the severity of corruption",
-            lambda _: _corruption(*BASELINES),
-        ),
-        Experiment(
-            "table2",
-            "Table 2: AUROC of out-of-distribution detection",
-            _out_of_distribution,
-        ),
-        Experiment(
-            "table3",
-            "Table 3: mean Spearman correlation of kappa with severity, by framework",
-            lambda _: _corruption(*FRAMEWORKS),
-        ),
-        Experiment(
-            "table4",
-            "Table 4: mean Spearman correlation of kappa with severity, by dimension",
-            lambda budget: _corruption(*dimension_runs(budget).values()),
-        ),
-        Experiment(
-            "table5",
-            "Appendix, network complexity: mean Spearman correlation of kappa with severity",
-            lambda budget: _corruption(*network_runs(budget).values()),
-        ),
-        Experiment(
-            "pearson",
-            "Appendix, Table 1 with Pearson's correlation",
-            lambda _: _corruption(*BASELINES),
-        ),
-        Experiment(
-            "figure1",
-            "Figure 1: the vMF distribution at growing kappa, and at a trained encoder's",
-            lambda _: [Task("simclr_vmf", "spread")],
-        ),
-        Experiment(
-            "figure2",
-            "Figure 2: kappa of images, of corrupted images (A) and of failures (B)",
-            lambda _: [Task("simclr_vmf", "examples"), Task("simclr_vmf", "failure")],
-        ),
-        Experiment(
-            "figure3",
-            "Figure 3: Spearman correlation of kappa with severity under further augmentations",
-            lambda _: _corruption(*AUGMENTATIONS),
-        ),
-        Experiment(
-            "figure4",
-            "Figure 4: accuracy and mean Spearman correlation along training",
-            _along_training,
-        ),
-    )
+_TITLES = {
+    "table1": "Table 1: Spearman correlation of uncertainty with the severity of corruption",
+    "table2": "Table 2: AUROC of out-of-distribution detection",
+    "table3": "Table 3: mean Spearman correlation of kappa with severity, by framework",
+    "table4": "Table 4: mean Spearman correlation of kappa with severity, by dimension",
+    "table5": "Appendix, network complexity: mean Spearman correlation of kappa with severity",
+    "pearson": "Appendix, Table 1 with Pearson's correlation",
+    "figure1": "Figure 1: the vMF distribution at growing kappa, and at a trained encoder's",
+    "figure2": "Figure 2: kappa of images, of corrupted images (A) and of failures (B)",
+    "figure3": "Figure 3: Spearman correlation of kappa with severity under further augmentations",
+    "figure4": "Figure 4: accuracy and mean Spearman correlation along training",
 }
+_TASKS: dict[str, Callable[[Budget], list[Task]]] = {
+    "table1": lambda _: _corruption(BASELINES),
+    "table2": _out_of_distribution,
+    "table3": lambda _: _corruption(FRAMEWORKS.values()),
+    "table4": lambda budget: _corruption(dimension_runs(budget).values()),
+    "table5": lambda budget: _corruption(network_runs(budget).values()),
+    "pearson": lambda _: _corruption(BASELINES),
+    "figure1": lambda _: [Task("simclr_vmf", "spread")],
+    "figure2": lambda _: [Task("simclr_vmf", "examples"), Task("simclr_vmf", "failure")],
+    "figure3": lambda _: _corruption(AUGMENTATIONS),
+    "figure4": _along_training,
+}
+EXPERIMENTS = {name: Experiment(name, title, _TASKS[name]) for name, title in _TITLES.items()}

@@ -46,11 +46,9 @@ def failure(subject: Subject, options: Options) -> dict[str, Any]:
     embeddings = subject.embed(subject.test, limit=options.max_images)
     kappa = subject.main_score(subject.test, embeddings, options)
     wrong = linear_probe(subject).predict(embeddings["features"]) != labels
-    compared = compare(kappa, wrong)
-    detected = detect(subject.score(options).uncertainty(kappa), wrong)
     return {
-        **compared,
-        "auroc": detected["auroc"],
+        **compare(kappa, wrong),
+        "auroc": detect(subject.score(options).uncertainty(kappa), wrong)["auroc"],
         "kappa_correct": kappa[~wrong].tolist(),
         "kappa_wrong": kappa[wrong].tolist(),
     }
@@ -59,14 +57,10 @@ def failure(subject: Subject, options: Options) -> dict[str, Any]:
 def out_of_distribution(subject: Subject, options: Options) -> dict[str, Any]:
     """Table 2: AUROC of three detectors, one entry per out-of-distribution data set."""
     results = ood(subject, options)
-    detectors = ("f_res", "kappa", "f_res+kappa")
-    return {
-        "auroc": [
-            {name: entry["scores"][name]["auroc"] for name in detectors}
-            for entry in results["out"].values()
-        ],
-        "images": results["images"],
-    }
+    scores = [entry["scores"] for entry in results["out"].values()]
+    kept = ("f_res", "kappa", "f_res+kappa")
+    auroc = [{name: found[name]["auroc"] for name in kept} for found in scores]
+    return {"auroc": auroc, "images": results["images"]}
 
 
 def examples(subject: Subject, options: Options) -> dict[str, Any]:
@@ -74,26 +68,23 @@ def examples(subject: Subject, options: Options) -> dict[str, Any]:
     source = subject.test
     kappa = subject.embed(source, limit=options.max_images)["concentration"]
     order = np.argsort(-kappa)
-    groups = {"most": order[:EXAMPLES], "least": order[::-1][:EXAMPLES]}
-    typical = order[len(order) // 2]  # not one that makes a point
-    image = source.take(np.array([typical]))
-    rows = {}
+    typical = order[len(order) // 2 :][:1]  # not one that makes a point
+    image, number = source.take(typical), int(typical[0])
+    corrupted = {}
     for name in SHOWN:
-        levels = [image] + [
-            corrupt(image, name, severity, first_index=int(typical)) for severity in SEVERITIES
-        ]
-        values = subject.embedder(np.concatenate(levels))["concentration"]
-        rows[name] = {
-            "images": np.concatenate(levels).tolist(),
-            "kappa": values.tolist(),
-        }
+        levels = [corrupt(image, name, severity, first_index=number) for severity in SEVERITIES]
+        images = np.concatenate([image, *levels])
+        corrupted[name] = _shown(images, subject.embedder(images)["concentration"])
+    most, least = order[:EXAMPLES], order[::-1][:EXAMPLES]
     return {
-        **{
-            name: {"images": source.take(chosen).tolist(), "kappa": kappa[chosen].tolist()}
-            for name, chosen in groups.items()
-        },
-        "corrupted": rows,
+        "most": _shown(source.take(most), kappa[most]),
+        "least": _shown(source.take(least), kappa[least]),
+        "corrupted": corrupted,
     }
+
+
+def _shown(images: np.ndarray, kappa: np.ndarray) -> dict[str, Any]:
+    return {"images": images.tolist(), "kappa": kappa.tolist()}
 
 
 def spread(subject: Subject, options: Options) -> dict[str, Any]:

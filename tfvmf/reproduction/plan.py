@@ -23,25 +23,15 @@ from tfvmf.training.loop import member_config
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """One reproduction: a budget, its directory and the choices of the user.
-
-    Attributes:
-        budget: How much is spent.
-        directory: Holds `runs/<name>`, the stand-ins in `data/`, and the outputs.
-        data_dir: Directory of prepared TFDS data sets.
-        max_pixels: Larger images are refused; 0 for the default.
-        max_images: Number of test images that are measured; 0 for the budget's number.
-        seed: Seed of all runs.
-        strategy: Strategy of all runs.
-    """
+    """One reproduction: a budget, its directory and the choices of the user."""
 
     budget: Budget
-    directory: str | pathlib.Path
-    data_dir: str = ""
-    max_pixels: int = 0
-    max_images: int = 0
-    seed: int = 0
-    strategy: str = "default"
+    directory: str | pathlib.Path  # holds `runs/<name>`, the stand-ins in `data/`, and the outputs
+    data_dir: str = ""  # of prepared TFDS data sets
+    max_pixels: int = 0  # larger images are refused; 0 for the default
+    max_images: int = 0  # number of test images that are measured; 0 for the budget's
+    seed: int = 0  # of all runs
+    strategy: str = "default"  # of all runs
 
     @property
     def root(self) -> pathlib.Path:
@@ -100,25 +90,15 @@ class Workspace:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """One run to train, or one member of an ensemble.
+    """One run to train, or one member of an ensemble."""
 
-    Attributes:
-        label: What the plan calls it.
-        directory: The run directory.
-        config: The configuration.
-        step: Steps done so far.
-        total_steps: Steps in all.
-        seconds: Estimated time left.
-        pace: Source of the estimate.
-    """
-
-    label: str
+    label: str  # in the plan
     directory: pathlib.Path
     config: ml_collections.ConfigDict
-    step: int
+    step: int  # done so far
     total_steps: int
-    seconds: float
-    pace: str
+    seconds: float  # left, estimated
+    pace: str  # source of the estimate
 
     @property
     def finished(self) -> bool:
@@ -138,36 +118,17 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """One task at one checkpoint, and the file that keeps its result.
-
-    Attributes:
-        task: What is measured.
-        label: What the plan calls it.
-        directory: The run directory.
-        step: Step of the checkpoint.
-        epoch: Epoch of the checkpoint.
-        score: The measure of uncertainty; "" where none is used.
-        key: Everything that the result depends on, apart from the run.
-        path: The file that keeps the result.
-        seconds: Estimated time.
-        expected_seconds: The same by the times of the budget alone.
-    """
+    """One task at one checkpoint, and the file that keeps its result."""
 
     task: Task
-    label: str
-    directory: pathlib.Path
-    step: int
-    epoch: float
-    score: str
-    key: dict[str, Any]
-    path: pathlib.Path
-    seconds: float
-    expected_seconds: float
-
-    @property
-    def images(self) -> int:
-        """Number of test images that are measured."""
-        return self.key["images"]
+    label: str  # in the plan
+    directory: pathlib.Path  # of the run
+    step: int  # of the checkpoint
+    epoch: float  # of the checkpoint
+    key: dict[str, Any]  # everything that the result depends on, apart from the run
+    path: pathlib.Path  # of the result
+    seconds: float  # estimated
+    expected_seconds: float  # by the times of the budget alone
 
     @property
     def done(self) -> bool:
@@ -181,13 +142,8 @@ class Measurement:
 
     def keep(self, results: dict[str, Any], *, seconds: float) -> None:
         """Writes a result and the time that it took next to the run."""
-        content = {
-            "key": self.key,
-            "seconds": seconds,
-            "expected_seconds": self.expected_seconds,
-            "results": results,
-        }
-        write_json(self.path, content)
+        times = {"seconds": seconds, "expected_seconds": self.expected_seconds}
+        write_json(self.path, {"key": self.key, **times, "results": results})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,8 +161,8 @@ class Plan:
 
     def lines(self) -> Iterator[str]:
         """The plan as text."""
-        labels = [run.label for run in self.trainings]
-        width = max(map(len, labels + [item.label for item in self.measurements]))
+        labels = [run.label for run in self.trainings] + [item.label for item in self.measurements]
+        width = max(map(len, labels))
         for run in self.trainings:
             state = "finished, reused"
             if not run.finished:
@@ -215,7 +171,7 @@ class Plan:
             yield f"  train    {run.label:{width}}  {run.total_steps:>7,} steps: {state}"
         for item in self.measurements:
             state = "done, reused" if item.done else f"to be measured, {duration(item.seconds)}"
-            yield f"  measure  {item.label:{width}}  {item.images:>7,} images: {state}"
+            yield f"  measure  {item.label:{width}}  {item.key['images']:>7,} images: {state}"
         yield f"Total: {duration(self.seconds)}."
 
 
@@ -243,46 +199,26 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-# What there is of each run.
-
-
 def _trainings(
     workspace: Workspace, estimator: "Estimator", name: str, *, first_member: bool
 ) -> Iterator[Training]:
     """The trainings of a run: one, or one per member of an ensemble (or only the first)."""
-    run, config = workspace.runs[name], workspace.config(name)
-    directory, images = workspace.run_directory(name), run.images.train_images
-    if run.num_members == 1:
-        yield _training(estimator, name, directory, config, images)
-        return
-    for number in range(1 if first_member else run.num_members):
-        yield _training(
-            estimator,
-            f"{name}, member {number + 1}",
-            run_directory.member(directory, number),
-            member_config(config, number),
-            images,
-        )
-
-
-def _training(
-    estimator: "Estimator",
-    label: str,
-    directory: pathlib.Path,
-    config: ml_collections.ConfigDict,
-    train_images: int,
-) -> Training:
-    if read_text(directory / "config.json") is not None:
-        facts = run_directory.check(directory, config)
-        train_images = facts.get("train_images", train_images)
-    total = config.epochs * (train_images // config.batch_size)
-    newest = checkpoints.latest(directory)
-    step = checkpoints.step_of(newest) if newest else 0
-    seconds, pace = estimator.train(config, directory, max(0, total - step))
-    return Training(label, directory, config, step, total, seconds, pace)
-
-
-# What there is of each measurement.
+    run, config, place = workspace.runs[name], workspace.config(name), workspace.run_directory(name)
+    parts = [(name, place, config)]
+    if run.num_members > 1:
+        parts = [
+            (f"{name}, member {n + 1}", run_directory.member(place, n), member_config(config, n))
+            for n in range(1 if first_member else run.num_members)
+        ]
+    for label, directory, settings in parts:
+        images = run.images.train_images
+        if read_text(directory / "config.json") is not None:
+            images = run_directory.check(directory, settings).get("train_images", images)
+        total = settings.epochs * (images // settings.batch_size)
+        newest = checkpoints.latest(directory)
+        step = checkpoints.step_of(newest) if newest else 0
+        seconds, pace = estimator.train(settings, directory, max(0, total - step))
+        yield Training(label, directory, settings, step, total, seconds, pace)
 
 
 def _measurements(
@@ -291,22 +227,14 @@ def _measurements(
     trainings: Mapping[pathlib.Path, Training],
     task: Task,
 ) -> Iterator[Measurement]:
-    """The measurements of a task: one, or one per checkpoint.
-
-    Args:
-        workspace: The reproduction.
-        estimator: Estimates how long they take.
-        trainings: All trainings of the experiment, by directory.
-        task: What is measured.
-    """
+    """The measurements of a task: one, or one per checkpoint."""
     directory = workspace.run_directory(task.run)
     ensemble = workspace.runs[task.run].num_members > 1
     first = run_directory.member(directory, 0) if ensemble else directory
     run = trainings[first]  # all members of an ensemble end at the same step
     if task.first_member:
         directory = first
-    score = _score(workspace, task)
-    passes = _forward_passes(workspace, task, score)
+    score, passes = _effort(workspace, task)
     for step in run.checkpoint_steps() if task.every_checkpoint else [run.total_steps]:
         place = f" at step {step:,}" if task.every_checkpoint else ""
         yield Measurement(
@@ -315,7 +243,6 @@ def _measurements(
             directory=directory,
             step=step,
             epoch=step * run.config.epochs / run.total_steps,
-            score=score,
             key={
                 "kind": task.kind,
                 "step": step,
@@ -330,18 +257,9 @@ def _measurements(
         )
 
 
-def _score(workspace: Workspace, task: Task) -> str:
-    """The measure of uncertainty that a task uses; "" for none."""
-    if task.kind == "accuracy":
-        return ""
-    if workspace.runs[task.run].num_members > 1 and not task.first_member:
-        return "ensemble"
-    return "dropout" if workspace.config(task.run).model.dropout else "kappa"
-
-
-def _forward_passes(workspace: Workspace, task: Task, score: str) -> int:
-    """Number of forward passes of one image that a task needs."""
-    count, run = workspace.images, workspace.runs[task.run]
+def _effort(workspace: Workspace, task: Task) -> tuple[str, int]:
+    """The measure of uncertainty that a task uses ("" for none), and its forward passes."""
+    count, run, score, passes = workspace.images, workspace.runs[task.run], "kappa", 1
     train = run.images.train_images
     images = {
         "corruption": count * (1 + len(CORRUPTIONS) * len(SEVERITIES)),
@@ -351,9 +269,13 @@ def _forward_passes(workspace: Workspace, task: Task, score: str) -> int:
         "examples": 2 * count,
         "spread": count * (1 + len(CORRUPTIONS)),
     }[task.kind]
-    return images * {"ensemble": run.num_members, "dropout": workspace.budget.num_passes + 1}.get(
-        score, 1
-    )
+    if task.kind == "accuracy":
+        score = ""
+    elif run.num_members > 1 and not task.first_member:
+        score, passes = "ensemble", run.num_members
+    elif workspace.config(task.run).model.dropout:
+        score, passes = "dropout", workspace.budget.num_passes + 1
+    return score, images * passes
 
 
 def _read_kept(path: pathlib.Path) -> dict[str, Any]:
@@ -366,24 +288,16 @@ def _read_kept(path: pathlib.Path) -> dict[str, Any]:
         ) from error
 
 
-# How long things take.
-
 _LATEST_LINES = 20  # of metrics.jsonl, for the pace of a run
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimator:
-    """Estimates how long trainings and measurements take.
+    """Estimates how long trainings and measurements take."""
 
-    Attributes:
-        budget: Its times hold where nothing was measured.
-        training: Factor on the budget's training times, from the runs that exist.
-        measuring: Factor on its measuring times, from the measurements that exist.
-    """
-
-    budget: Budget
-    training: float = 1.0
-    measuring: float = 1.0
+    budget: Budget  # whose times hold where nothing was measured
+    training: float = 1.0  # factor on the budget's training times, from the runs that exist
+    measuring: float = 1.0  # the same of measurements
 
     def train(
         self, config: ml_collections.ConfigDict, directory: pathlib.Path, steps: int
@@ -401,15 +315,20 @@ class Estimator:
 
     def measure(self, config: ml_collections.ConfigDict, forward_passes: int) -> float:
         """Seconds for a number of forward passes of one image."""
-        cost = _backbone_cost(config) / _backbone_cost(self.budget.base)
-        seconds = forward_passes * cost / self.budget.images_per_second
+        seconds = forward_passes * self.backbone_cost(config) / self.budget.images_per_second
         return self.measuring * (self.budget.seconds_to_measure + seconds)
 
     def step_cost(self, config: ml_collections.ConfigDict) -> float:
         """Time of a step of a run, relative to the budget's simclr_vmf."""
-        base = self.budget.base
-        backbone = _backbone_cost(config) / _backbone_cost(base)
-        return backbone * _method_cost(config) / _method_cost(base)
+        method, base = (METHODS[each.method].relative_cost for each in (config, self.budget.base))
+        return self.backbone_cost(config) * method / base
+
+    def backbone_cost(self, config: ml_collections.ConfigDict) -> float:
+        """Time of a forward pass of a run, relative to the budget's simclr_vmf."""
+        own, base = (
+            ARCHITECTURES[each.model.backbone].relative_cost for each in (config, self.budget.base)
+        )
+        return own / base
 
 
 def make_estimator(budget: Budget, directory: pathlib.Path) -> Estimator:
@@ -421,10 +340,8 @@ def make_estimator(budget: Budget, directory: pathlib.Path) -> Estimator:
         pace = _seconds_per_step(path.parent, config.batch_size)
         if pace:
             paces.append(pace / (budget.seconds_per_step * plain.step_cost(config)))
-    taken = expected = 0.0
-    for path in directory.glob("runs/**/eval/reproduce/*.json"):
-        if entry := _read_kept(path):
-            taken, expected = taken + entry["seconds"], expected + entry["expected_seconds"]
+    kept = list(filter(None, map(_read_kept, directory.glob("runs/**/eval/reproduce/*.json"))))
+    taken, expected = (sum(e[key] for e in kept) for key in ("seconds", "expected_seconds"))
     return Estimator(
         budget,
         training=statistics.median(paces) if paces else 1.0,
@@ -432,19 +349,8 @@ def make_estimator(budget: Budget, directory: pathlib.Path) -> Estimator:
     )
 
 
-def _backbone_cost(config: ml_collections.ConfigDict) -> float:
-    return ARCHITECTURES[config.model.backbone].relative_cost
-
-
-def _method_cost(config: ml_collections.ConfigDict) -> float:
-    return METHODS[config.method].relative_cost
-
-
 def _seconds_per_step(directory: pathlib.Path, batch_size: int) -> float | None:
     """The pace of a run's latest steps; None if it has not logged any."""
-    rates = [
-        line["images_per_second"]
-        for line in read_metrics(directory)
-        if line.get("images_per_second")
-    ]
-    return batch_size / statistics.median(rates[-_LATEST_LINES:]) if rates else None
+    found = [line.get("images_per_second") for line in read_metrics(directory)]
+    rates = list(filter(None, found))[-_LATEST_LINES:]
+    return batch_size / statistics.median(rates) if rates else None

@@ -7,23 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from tfvmf import vmf
 from tfvmf.data.corruptions import CORRUPTIONS, SOURCE
-from tfvmf.evaluation import paper
+from tfvmf.evaluation import paper, plots
 from tfvmf.evaluation.tables import Cell, Page, Picture, Table
 from tfvmf.files import write_text
-from tfvmf.reproduction import figures
-from tfvmf.reproduction.experiments import (
-    AUGMENTATIONS,
-    BASELINES,
-    FRAMEWORKS,
-    Experiment,
-    dimension_runs,
-    network_runs,
-    own_run,
-    supervised_run,
-)
+from tfvmf.reproduction import experiments, figures
+from tfvmf.reproduction.experiments import Budget, Experiment, own_run, supervised_run
+from tfvmf.reproduction.figures import Bars
 from tfvmf.reproduction.plan import Measurement, Workspace
 
 PAPER = (
@@ -34,11 +27,7 @@ _LABELS = [name.replace("_", " ") for name in CORRUPTIONS]
 
 
 class Results:
-    """The results of an experiment's measurements, all of which have been made.
-
-    Args:
-        measurements: The experiment's measurements.
-    """
+    """The results of an experiment's measurements, all of which have been made."""
 
     def __init__(self, measurements: Sequence[Measurement]) -> None:
         self._found: dict[tuple[str, str], list[tuple[float, dict[str, Any]]]] = {}
@@ -57,19 +46,13 @@ class Results:
         return self._found[run, kind]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Report:
-    """What is written about an experiment.
-
-    Attributes:
-        table: The numbers.
-        notes: Sentences that a reader of the numbers needs.
-        draw: Draws the picture; called with its path, a title and the text below it.
-    """
+    """What is written about an experiment."""
 
     table: Table
-    notes: list[str]
-    draw: Callable[[pathlib.Path, str, str], None]
+    notes: list[str]  # that a reader of the numbers needs
+    draw: Callable[[figures.Columns], Figure]  # of the table's columns
 
 
 def write(experiment: Experiment, workspace: Workspace, results: Results) -> list[pathlib.Path]:
@@ -88,35 +71,28 @@ def write(experiment: Experiment, workspace: Workspace, results: Results) -> lis
     }
     paths = [workspace.root / f"{experiment.name}.{ending}" for ending in ("md", "csv", "png")]
     page, table, picture = paths
-    report.draw(picture, title, "\n".join(sentences))
+    cells = zip(*report.table.rows, strict=True)
+    columns = dict(zip(report.table.columns, cells, strict=True))
+    figures.write(picture, title, "\n".join(sentences), lambda: report.draw(columns))
     write_text(table, report.table.csv(beside=provenance))
     shown = Picture(picture.name, title)
     write_text(page, Page(title, [*sentences, shown, report.table, *report.notes]).markdown())
     return paths
 
 
-# Tables.
-
-
 def baselines(
-    workspace: Workspace, results: Results, *, kind: str, printed: dict[str, dict[str, float]]
+    kind: str, printed: dict[str, dict[str, float]], workspace: Workspace, results: Results
 ) -> Report:
     """Table 1 and its Pearson twin: one row per corruption, four methods next to the paper's."""
-    ours = {row: results(run, "corruption")[kind] for run, row in BASELINES.items()}
-    columns = ["corruption"]
-    for row in ours:
-        columns += [f"tfvmf: {row}", f"paper: {row}"]
-    pairs = [table[row] for row in ours for table in (ours, printed)]
-    means = [_mean(values) for values in pairs]
-    draw = functools.partial(
-        figures.draw_panels,
-        labels=_LABELS,
-        panels={
-            row: ([values[n] for n in CORRUPTIONS], [printed[row][n] for n in CORRUPTIONS])
-            for row, values in ours.items()
-        },
-        axis_label=f"{kind.capitalize()} correlation",
-    )
+    columns: dict[str, Mapping[str, float]] = {}
+    panels: dict[str, list[Bars]] = {}
+    for run, row in experiments.BASELINES.items():
+        ours, theirs = f"tfvmf: {row}", f"paper: {row}"
+        columns |= {ours: results(run, "corruption")[kind], theirs: printed[row]}
+        title = f"{row}: mean {_mean(columns[ours]):+.2f}, paper {_mean(printed[row]):+.2f}"
+        color = plots.BLUE if row.endswith("(-)") else plots.ORANGE
+        panels[title] = [Bars("tfvmf", ours, theirs, color)]
+    draw = _bars(_LABELS, panels, f"{kind.capitalize()} correlation")
     notes = [
         "(+) and (-) are the expected signs: variance should grow with corruption, kappa should "
         "fall.",
@@ -126,31 +102,29 @@ def baselines(
     ]
     if kind == "spearman":
         notes.append(
-            f"The paper's row of its own method has a mean of {means[-1]:.3f}; its text and its "
-            f"other tables say {paper.TABLE_3['simclr']:.3f}."
+            f"The paper's row of its own method has a mean of {_mean(printed['Ours (-)']):.3f}; "
+            f"its text and its other tables say {paper.TABLE_3['simclr']:.3f}."
         )
-    return Report(table=_by_corruption(columns, pairs), notes=notes, draw=draw)
+    return Report(_by_corruption(columns), notes, draw)
 
 
 def out_of_distribution(workspace: Workspace, results: Results) -> Report:
     """Table 2: one row per pair of data sets, three detectors next to the paper's."""
     detectors = {"f_res": "F_res", "kappa": "kappa", "f_res+kappa": "F_res + kappa"}
-    columns = ["familiar", "foreign"]
-    for title in detectors.values():
-        columns += [f"tfvmf: {title}", f"paper: {title}"]
-    columns.append("the paper's pair")
+    colors = iter((plots.BLUE, plots.ORANGE, plots.GREEN))
+    series = [
+        Bars(title, f"tfvmf: {title}", f"paper: {title}", next(colors))
+        for title in detectors.values()
+    ]
+    columns = ["familiar", "foreign", *(c for bars in series for c in (bars.column, bars.paper))]
     rows: list[list[Cell]] = []
-    ours: dict[str, list[float]] = {title: [] for title in detectors.values()}
-    printed: dict[str, list[float]] = {title: [] for title in detectors.values()}
     budget, trained = workspace.budget, []
     for inside in budget.sets:
         measured = results(own_run(budget, inside), "ood")["auroc"]
         for outside, values in zip(workspace.others(inside), measured, strict=True):
             pair = inside.stands_for, outside.stands_for
             row: list[Cell] = [inside.name, outside.name]
-            for name, title in detectors.items():
-                ours[title].append(values[name])
-                printed[title].append(paper.TABLE_2[pair][name])
+            for name in detectors:
                 row += [values[name], paper.TABLE_2[pair][name]]
             rows.append([*row, f"{pair[0]}, {pair[1]}"])
         # A run may be shorter than the budget's others, or have another network.
@@ -168,79 +142,49 @@ def out_of_distribution(workspace: Workspace, results: Results) -> Report:
             "The data sets are stand-ins that need no download, one pair near and one far, in the "
             "place of the paper's pairs: the paper's numbers are of other images."
         )
-    draw = functools.partial(
-        figures.draw_bars,
-        labels=[f"{row[0]},\n{row[1]}" for row in rows],
-        series=ours,
-        printed=printed,
-        axis_label="AUROC",
-        line=0.5,
-    )
-    return Report(table=Table(columns=columns, rows=rows, form=".4f"), notes=notes, draw=draw)
+    draw = _bars([f"{row[0]},\n{row[1]}" for row in rows], {"": series}, "AUROC", line=0.5)
+    table = Table(columns=[*columns, "the paper's pair"], rows=rows, form=".4f")
+    return Report(table, notes, draw)
 
 
 def means(
+    first: str,
+    runs: Callable[[Budget], Mapping[Any, str]],
+    printed: Mapping[Any, float],
     workspace: Workspace,
     results: Results,
-    *,
-    first: str,
-    runs: Callable[[Workspace], Mapping[Any, str]],
-    printed: Mapping[Any, float],
 ) -> Report:
-    """Tables 3, 4 and 5: the mean correlation of each run.
-
-    Args:
-        workspace: The reproduction.
-        results: Its numbers.
-        first: Title of the first column.
-        runs: Gives the run of each row.
-        printed: The paper's number of each row.
-    """
-    measured = {label: results(run, "corruption") for label, run in runs(workspace).items()}
-    kinds = ("mean_spearman", "mean_pearson", "mean_per_image")
+    """Tables 3, 4 and 5: one row per run, {value of the column `first`: run}."""
     rows: list[list[Cell]] = []
-    for label, values in measured.items():
-        spearman, pearson, per_image = (values[kind] for kind in kinds)
-        rows.append([str(label), spearman, printed[label], pearson, per_image])
-    columns = [first, "tfvmf", "paper", "tfvmf: Pearson", "tfvmf: over all images"]
-    draw = functools.partial(
-        figures.draw_bars,
-        labels=[f"{row[0]}\n{row[1]:.3f} ({row[2]:.3f})" for row in rows],
-        series={"tfvmf": [values["mean_spearman"] for values in measured.values()]},
-        printed={"tfvmf": [printed[label] for label in measured]},
-        axis_label="mean Spearman correlation",
-    )
+    for label, run in runs(workspace.budget).items():
+        values = results(run, "corruption")
+        further = (values["mean_pearson"], values["mean_per_image"])
+        rows.append([str(label), values["mean_spearman"], printed[label], *further])
+    labels = [f"{row[0]}\n{row[1]:.3f} ({row[2]:.3f})" for row in rows]
+    draw = _bars(labels, {"": [Bars("tfvmf", "tfvmf", "paper")]}, "mean Spearman correlation")
     notes = [
         "Means over 18 corruptions of the correlation of six mean kappas with severity, which "
         "should be negative. Over all images: the correlation over every (image, severity) pair, "
         "which means of images hide."
     ]
-    return Report(table=Table(columns=columns, rows=rows), notes=notes, draw=draw)
-
-
-# Figures.
-
-_METHODS = {
-    "simclr": "SimCLR (deterministic)",
-    "simclr_vmf": "SimCLR + vMF",
-    "mc_infonce": "MC-InfoNCE",
-}
+    columns = [first, "tfvmf", "paper", "tfvmf: Pearson", "tfvmf: over all images"]
+    return Report(Table(columns=columns, rows=rows), notes, draw)
 
 
 def distributions(_: Workspace, results: Results) -> Report:
     """Figure 1: samples of the vMF distribution on a sphere, at chosen and at learned kappas."""
     found = results("simclr_vmf", "spread")
     dimension = found["dimension"]
-
-    def row(label: str, kappa: float) -> list[Cell]:
-        cosines = [float(vmf.mean_resultant_length(kappa, d)) for d in (3, dimension)]
-        return [label, kappa, *cosines]
-
-    rows = [row("chosen", kappa) for kappa in figures.CHOSEN_KAPPAS]
-    for quantile, condition, kappa in zip(
-        found["quantiles"], found["conditions"], found["kappa"], strict=True
-    ):
-        rows.append(row(f"encoder, {quantile:.0%} quantile ({condition})", kappa))
+    kappas = [("chosen", kappa) for kappa in figures.CHOSEN_KAPPAS] + [
+        (f"encoder, {quantile:.0%} quantile ({condition})", kappa)
+        for quantile, condition, kappa in zip(
+            *(found[key] for key in ("quantiles", "conditions", "kappa")), strict=True
+        )
+    ]
+    rows: list[list[Cell]] = [
+        [label, kappa, *(float(vmf.mean_resultant_length(kappa, d)) for d in (3, dimension))]
+        for label, kappa in kappas
+    ]
     columns = ["kappa is", "kappa", "mean cosine in 3 dimensions", f"in {dimension} dimensions"]
     notes = [
         "The paper's figure has a fixed mean and kappas of its own choice; it prints no numbers. "
@@ -251,7 +195,7 @@ def distributions(_: Workspace, results: Results) -> Report:
         f"distribution of {dimension} dimensions it would be next to uniform.",
     ]
     draw = functools.partial(figures.draw_distributions, found=found)
-    return Report(table=Table(columns=columns, rows=rows), notes=notes, draw=draw)
+    return Report(Table(columns=columns, rows=rows), notes, draw)
 
 
 def images_and_failures(_: Workspace, results: Results) -> Report:
@@ -281,13 +225,18 @@ def images_and_failures(_: Workspace, results: Results) -> Report:
         notes.append(f"Note: {failure['note']}.")
     table = Table(columns=["", "tfvmf", "paper"], rows=rows, form=".4g")
     draw = functools.partial(figures.draw_images_and_failures, examples=examples, failure=failure)
-    return Report(table=table, notes=notes, draw=draw)
+    return Report(table, notes, draw)
 
 
 def augmentations(_: Workspace, results: Results) -> Report:
     """Figure 3: one row per corruption, one column per set of augmentations."""
-    ours = {title: results(run, "corruption")["spearman"] for run, title in AUGMENTATIONS.items()}
-    printed = paper.TABLE_1["Ours (-)"]
+    columns, series = {}, []
+    colors = iter((plots.GREEN, plots.BLUE, plots.ORANGE))
+    for run, title in experiments.AUGMENTATIONS.items():
+        columns[f"tfvmf: {title}"] = results(run, "corruption")["spearman"]
+        printed = "paper: default" if title == "default" else ""
+        series.append(Bars(title, f"tfvmf: {title}", printed, next(colors)))
+    columns["paper: default"] = paper.TABLE_1["Ours (-)"]
     notes = [
         "Gaussian noise: sigma drawn below 0.25. Stronger color jitter: brightness, contrast and "
         'saturation 0.3 to 0.4 and, for the paper\'s "hue (p = 0.2 to p = 0.3)", gray views with '
@@ -297,66 +246,61 @@ def augmentations(_: Workspace, results: Results) -> Report:
         "positive, and that those of brightness and similar corruptions shift with stronger "
         "jitter.",
     ]
-    draw = functools.partial(
-        figures.draw_bars,
-        labels=_LABELS,
-        series={title: [values[n] for n in CORRUPTIONS] for title, values in ours.items()},
-        printed={"default": [printed[n] for n in CORRUPTIONS]},
-        axis_label="Spearman correlation",
-        colors=(figures.GREEN, figures.BLUE, figures.ORANGE),
-    )
-    columns = ["corruption", *(f"tfvmf: {title}" for title in ours), "paper: default"]
-    table = _by_corruption(columns, [*ours.values(), printed])
-    return Report(table=table, notes=notes, draw=draw)
+    draw = _bars(_LABELS, {"": series}, "Spearman correlation")
+    return Report(_by_corruption(columns), notes, draw)
 
 
 def along_training(_: Workspace, results: Results) -> Report:
     """Figure 4: accuracy of three methods, correlation of two, by epoch."""
-    accuracy = {run: results.along(run, "accuracy") for run in _METHODS}
-    spearman = {
-        run: {epoch: found["mean_spearman"] for epoch, found in results.along(run, "corruption")}
-        for run in ("simclr_vmf", "mc_infonce")
+    methods = {
+        "simclr": "SimCLR (deterministic)",
+        "simclr_vmf": "SimCLR + vMF",
+        "mc_infonce": "MC-InfoNCE",
     }
-    rows: list[list[Cell]] = []
-    for run, pairs in accuracy.items():
-        for epoch, found in pairs:
-            correlation = spearman.get(run, {}).get(epoch)
-            rows.append([_METHODS[run], float(epoch), found["linear"], found["knn"], correlation])
-    share = paper.FAILURE["correct"] / (paper.FAILURE["correct"] + paper.FAILURE["wrong"])
     ends = {
         "simclr_vmf": _mean(paper.TABLE_1["Ours (-)"]),
         "mc_infonce": _mean(paper.TABLE_1["MCInfoNCE (-)"]),
     }
+    rows: list[list[Cell]] = []
+    for run, method in methods.items():
+        measured = results.along(run, "corruption") if run in ends else []
+        spearman = {epoch: found["mean_spearman"] for epoch, found in measured}
+        for epoch, found in results.along(run, "accuracy"):
+            accuracy = (found["linear"], found["knn"])
+            rows.append([method, float(epoch), *accuracy, spearman.get(epoch)])
+    share = paper.FAILURE["correct"] / (paper.FAILURE["correct"] + paper.FAILURE["wrong"])
     rows.append(["paper: SimCLR + vMF", 1000.0, share, None, ends["simclr_vmf"]])
     rows.append(["paper: MC-InfoNCE", 1000.0, None, None, ends["mc_infonce"]])
-    neighbors = accuracy["simclr_vmf"][-1][1]["neighbors"]
     notes = [
-        f"Linear: a linear probe on the features; k-NN: a vote of {neighbors} neighbors.",
+        "Linear: a linear probe on the features; k-NN: a vote of "
+        f"{results('simclr_vmf', 'accuracy')['neighbors']} neighbors.",
         "The paper draws this figure without numbers. Its accuracy here is the share of correct "
         "predictions that it prints for Figure 2B; its correlations are the means of Table 1. It "
         "says that the deterministic method is 2 % more accurate than its own, which is more "
         "accurate than MC-InfoNCE.",
     ]
-    draw = functools.partial(
-        figures.draw_lines,
-        left={
-            _METHODS[run]: [(epoch, found["linear"]) for epoch, found in pairs]
-            for run, pairs in accuracy.items()
-        },
-        right={_METHODS[run]: list(pairs.items()) for run, pairs in spearman.items()},
-        ends={_METHODS[run]: value for run, value in ends.items()},
-    )
     columns = ["method", "epoch", "accuracy: linear", "accuracy: k-NN", "mean Spearman"]
-    return Report(table=Table(columns=columns, rows=rows), notes=notes, draw=draw)
+    drawn = {methods[run]: value for run, value in ends.items()}
+    draw = functools.partial(figures.draw_lines, ends=drawn)
+    return Report(Table(columns=columns, rows=rows), notes, draw)
 
 
-def _by_corruption(columns: list[str], values: Sequence[Mapping[str, float]]) -> Table:
-    """One row per corruption, one column per {corruption: number}, and their means."""
+def _by_corruption(columns: Mapping[str, Mapping[str, float]]) -> Table:
+    """One row per corruption, one column per {title: {corruption: number}}, and their means."""
     rows: list[list[Cell]] = [
-        [label, *(column[name] for column in values)]
+        [label, *(column[name] for column in columns.values())]
         for label, name in zip(_LABELS, CORRUPTIONS, strict=True)
     ]
-    return Table(columns=columns, rows=rows, footer=[["mean", *map(_mean, values)]])
+    footer: list[Cell] = ["mean", *map(_mean, columns.values())]
+    return Table(columns=["corruption", *columns], rows=rows, footer=[footer])
+
+
+def _bars(
+    labels: list[str], panels: dict[str, list[Bars]], axis_label: str, *, line: float = 0.0
+) -> Callable[[figures.Columns], Figure]:
+    return lambda columns: figures.draw_bars(
+        columns, labels=labels, panels=panels, axis_label=axis_label, line=line
+    )
 
 
 def _mean(values: Mapping[str, float]) -> float:
@@ -368,27 +312,14 @@ def _small(value: float | None) -> str | None:
 
 
 _REPORTS: dict[str, Callable[[Workspace, Results], Report]] = {
-    "table1": functools.partial(baselines, kind="spearman", printed=paper.TABLE_1),
-    "pearson": functools.partial(baselines, kind="pearson", printed=paper.TABLE_1_PEARSON),
+    "table1": functools.partial(baselines, "spearman", paper.TABLE_1),
+    "pearson": functools.partial(baselines, "pearson", paper.TABLE_1_PEARSON),
     "table2": out_of_distribution,
     "table3": functools.partial(
-        means,
-        first="framework",
-        runs=lambda _: {name: run for run, name in FRAMEWORKS.items()},
-        printed=paper.TABLE_3,
+        means, "framework", lambda _: experiments.FRAMEWORKS, paper.TABLE_3
     ),
-    "table4": functools.partial(
-        means,
-        first="dimension",
-        runs=lambda workspace: dimension_runs(workspace.budget),
-        printed=paper.TABLE_4,
-    ),
-    "table5": functools.partial(
-        means,
-        first="network",
-        runs=lambda workspace: network_runs(workspace.budget),
-        printed=paper.TABLE_NETWORKS,
-    ),
+    "table4": functools.partial(means, "dimension", experiments.dimension_runs, paper.TABLE_4),
+    "table5": functools.partial(means, "network", experiments.network_runs, paper.TABLE_NETWORKS),
     "figure1": distributions,
     "figure2": images_and_failures,
     "figure3": augmentations,

@@ -17,18 +17,15 @@ from tfvmf.methods import Method
 from tfvmf.models.backbones import resources
 from tfvmf.progress import Progress
 from tfvmf.serving.loader import CARD_FILE, load_run, run_card, versions
-from tfvmf.serving.signatures import (
-    Calibration,
-    build_signatures,
-    calibrate,
-    feature_signatures,
-)
+from tfvmf.serving.signatures import Calibration, build_signatures, calibrate, feature_signatures
 
 MODEL_NAME = "tfvmf"
 WARMUP_BATCHES = (1, 8, 64)
 _WARMUP_FILE = "tf_serving_warmup_requests"
 
-_MODELS_CONFIG = f"""\
+# Requests wait up to 2 ms for company. Never pad: a padded image is another image.
+_SERVER_FILES = {
+    "models.config": f"""\
 model_config_list {{
   config {{
     name: "{MODEL_NAME}"
@@ -36,15 +33,15 @@ model_config_list {{
     model_platform: "tensorflow"
   }}
 }}
-"""
-# Requests wait up to 2 ms for company. Never pad: a padded image is another image.
-_BATCHING = """\
+""",
+    "batching_parameters.txt": """\
 max_batch_size { value: 64 }
 batch_timeout_micros { value: 2000 }
 max_enqueued_batches { value: 100 }
 num_batch_threads { value: 4 }
 pad_variable_length_inputs: false
-"""
+""",
+}
 
 
 def export_model(
@@ -125,10 +122,7 @@ def export_model(
         if keras_file:
             method.encoder.save(extra / "encoder.keras")
         write_json(written / CARD_FILE, card)
-        for name, text in (
-            ("models.config", _MODELS_CONFIG),
-            ("batching_parameters.txt", _BATCHING),
-        ):
+        for name, text in _SERVER_FILES.items():
             if not (output / name).exists():
                 write_text(output / name, text)
         return publish(written, output)
@@ -157,11 +151,11 @@ def _check(path: pathlib.Path, encoder: keras.Model, size: int) -> None:
     rng = np.random.default_rng(0)
     if len(encoder.input.shape) == 2:
         inputs = rng.normal(size=(6, encoder.input.shape[1])).astype(np.float32)
-        sent = {"features": inputs}
+        sent: dict[str, np.ndarray] = {"features": inputs}
     else:
-        noise = rng.integers(0, 256, (2, size, size, 3), dtype=np.uint8)
-        flat = np.stack([np.full((size, size, 3), level, np.uint8) for level in (0, 255)])
-        images = np.concatenate([noise, flat, np.where(noise > 127, 255, 0).astype(np.uint8)])
+        images = rng.integers(0, 256, (6, size, size, 3), dtype=np.uint8)
+        images[2], images[3] = 0, 255
+        images[4:] = np.where(images[:2] > 127, 255, 0)
         inputs, sent = images.astype(np.float32) / np.float32(255), {"images": images}
     with literal(path) as place:
         served = tf.saved_model.load(place).signatures["serving_default"](**sent)
@@ -186,17 +180,10 @@ def publish(written: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
             return path
 
 
-def write_warmup(
-    directory: pathlib.Path, *, image_size: int, batches: tuple[int, ...] = WARMUP_BATCHES
-) -> bool:
+def write_warmup(directory: pathlib.Path, *, image_size: int) -> bool:
     """Writes the requests that TensorFlow Serving sends to itself first: no client waits for them.
 
-    Every batch size goes to both signatures.
-
-    Args:
-        directory: A SavedModel's `assets.extra`.
-        image_size: Height and width of the images sent.
-        batches: Images per request.
+    Batches of noise of every size in `WARMUP_BATCHES` go to both signatures, as JPEG and PNG.
 
     Returns:
         False, and nothing is written, where the package of TensorFlow Serving's messages
@@ -206,35 +193,22 @@ def write_warmup(
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
     except ImportError:
         return False
-    with tf.io.TFRecordWriter(str(directory / _WARMUP_FILE)) as writer:
-        for name, inputs in warmup_inputs(image_size, batches):
-            request = predict_pb2.PredictRequest()
-            request.model_spec.name = MODEL_NAME
-            request.model_spec.signature_name = name
-            for key, value in inputs.items():
-                request.inputs[key].CopyFrom(tf.make_tensor_proto(value))
-            log = prediction_log_pb2.PredictionLog(
-                predict_log=prediction_log_pb2.PredictLog(request=request)
-            )
-            writer.write(log.SerializeToString())
-    return True
-
-
-def warmup_inputs(
-    image_size: int, batches: tuple[int, ...] = WARMUP_BATCHES
-) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """Signatures, each with the inputs of a request: noise, as arrays, as JPEG and as PNG."""
     rng = np.random.default_rng(0)
-    requests: list[tuple[str, dict[str, np.ndarray]]] = []
-    for count in batches:
-        images = rng.integers(0, 256, (count, image_size, image_size, 3), dtype=np.uint8)
-        files = [_encode(image, "PNG" if i % 2 else "JPEG") for i, image in enumerate(images)]
-        requests.append(("serving_default", {"images": images}))
-        requests.append(("serving_bytes", {"image_bytes": np.array(files, object)}))
-    return requests
-
-
-def _encode(image: np.ndarray, file_format: str) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, file_format)
-    return file.getvalue()
+    with tf.io.TFRecordWriter(str(directory / _WARMUP_FILE)) as writer:
+        for count in WARMUP_BATCHES:
+            images = rng.integers(0, 256, (count, image_size, image_size, 3), dtype=np.uint8)
+            files = [io.BytesIO() for _ in images]
+            for index, image in enumerate(images):
+                Image.fromarray(image).save(files[index], "PNG" if index % 2 else "JPEG")
+            contents = np.array([file.getvalue() for file in files], object)
+            for signature, name, value in (
+                ("serving_default", "images", images),
+                ("serving_bytes", "image_bytes", contents),
+            ):
+                request = predict_pb2.PredictRequest()
+                request.model_spec.name = MODEL_NAME
+                request.model_spec.signature_name = signature
+                request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+                log = prediction_log_pb2.PredictLog(request=request)
+                writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
+    return True

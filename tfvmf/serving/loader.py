@@ -40,14 +40,8 @@ class EmbeddingModel:
 
     `tfvmf.load` makes it of a run directory, an export or a `.keras` file.
 
-    Args:
-        path: The run directory, the directory of the exported version, or the `.keras` file.
-        card: What is known about the model, see below.
-        serve: uint8 `images` [N, H, W, 3] -> outputs, see `build_signatures`.
-        encoder: The Keras model, or None for an export.
-
     Attributes:
-        path: The same.
+        path: The run directory, the directory of the exported version, or the `.keras` file.
         card: `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features`
             (f), `calibration`, and the versions of `tfvmf` and `tensorflow`: those that wrote an
             export, and for a run those of this process. None stands for what a file does not tell.
@@ -58,13 +52,11 @@ class EmbeddingModel:
         path: pathlib.Path,
         card: Card,
         *,
-        serve: Callable[..., dict[str, tf.Tensor]],
+        serve: Callable[..., dict[str, tf.Tensor]],  # see `build_signatures`
         encoder: keras.Model | None = None,
     ) -> None:
-        self.path = path
-        self.card = card
-        self._serve = serve
-        self._encoder = encoder
+        self.path, self.card = path, card
+        self._serve, self._encoder = serve, encoder
 
     @property
     def encoder(self) -> keras.Model:
@@ -110,16 +102,15 @@ class EmbeddingModel:
             raise UserError(f"batch_size={batch_size}: use at least 1")
         read, count = self._reader(images, max_pixels)
         parts: list[Embeddings] = []
-        with contextlib.ExitStack() as stack:
-            bar = None
-            if progress and count > batch_size:
-                bar = stack.enter_context(Progress(count, unit="image", description="embedding"))
+        many = progress and count > batch_size
+        bar = Progress(count, unit="image", description="embedding") if many else None
+        with bar or contextlib.nullcontext():
             # `max`: no images still give one (empty) batch, so that outputs have their shapes.
             for start in range(0, max(count, 1), batch_size):
                 batch = read(start, min(start + batch_size, count))
                 outputs = self._serve(images=tf.constant(batch, tf.uint8))
                 parts.append({name: value.numpy() for name, value in outputs.items()})
-                if bar is not None:
+                if bar:
                     bar.update(len(batch))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -144,9 +135,8 @@ class EmbeddingModel:
             pixels = np.empty((stop - start, size, size, 3), np.uint8)
 
             def read_one(index: int) -> None:
-                position = start + index
-                name = f"images[{position}]"
-                pixels[index] = _read(images[position], size, max_pixels, name)
+                name = f"images[{start + index}]"
+                pixels[index] = _read(images[start + index], size, max_pixels, name)
 
             run_all(read_one, len(pixels))
             return pixels
@@ -177,17 +167,16 @@ def load(
     Raises:
         UserError: There is no model, or it is damaged, of another kind or not to be trusted.
     """
-    path = pathlib.Path(model).expanduser()
+    name, checkpoint = os.fspath(model), os.fspath(checkpoint)
+    path = pathlib.Path(name).expanduser()
+    if name in SHIPPED and not path.exists():
+        path = SHIPPED[name]
     is_run = read_text(path / "config.json") is not None
     if not path.exists():
-        if os.fspath(model) not in SHIPPED:
-            raise UserError(
-                f"{os.fspath(model)}: there is no such file or directory; expected a run directory,"
-                " an export or a .keras file"
-            )
-        path = SHIPPED[os.fspath(model)]
-        is_run = (path / "config.json").is_file()
-    checkpoint = os.fspath(checkpoint)
+        raise UserError(
+            f"{name}: there is no such file or directory; expected a run directory, an export or a "
+            ".keras file"
+        )
     if checkpoint and not is_run:
         raise UserError(f"checkpoint={checkpoint}: {path} is not a run directory")
     if image_size is not None and (path.is_dir() or image_size < 1):
@@ -196,10 +185,11 @@ def load(
         return _open_run(path, checkpoint, trust_model=trust_model)
     if path.suffix == ".keras":
         return _open_keras(path, image_size)
-    if (path / "saved_model.pb").is_file():
+    known = versions(path)
+    if known and not (path / "saved_model.pb").is_file():
+        path = path / str(known[-1])
+    if known or (path / "saved_model.pb").is_file():
         return _open_export(path, trust_model=trust_model)
-    if known := versions(path):
-        return _open_export(path / str(known[-1]), trust_model=trust_model)
     raise UserError(
         f"{path} is neither a run directory (no config.json), an export (no saved_model.pb, no "
         "numbered versions) nor a .keras file"
@@ -209,11 +199,7 @@ def load(
 def load_run(
     workdir: str | os.PathLike[str], *, checkpoint: str = "", trust_model: bool = False
 ) -> tuple[ml_collections.ConfigDict, Method, int]:
-    """`training.load_method`, for weights that may be served.
-
-    Raises:
-        UserError: The weights are not finite.
-    """
+    """`training.load_method`, for weights that may be served: UserError if not all are finite."""
     config, method, step = training.load_method(
         workdir, checkpoint=checkpoint, trust_model=trust_model
     )
@@ -228,26 +214,26 @@ def load_run(
 
 def run_card(config: ml_collections.ConfigDict, method: Method, step: int) -> Card:
     """What is known about a run; an export of it keeps this as `tfvmf.json`."""
-    outputs = method.encoder.output
-    return {
-        "run": config.name,
-        "method": config.method,
-        "step": step,
-        "image_size": config.data.image_size if method.takes == "images" else None,
-        "dimension": outputs["mean_direction"].shape[-1],
-        "features": outputs["features"].shape[-1],
-        "calibration": None,
-        "tfvmf": tfvmf.__version__,
-        "tensorflow": tf.__version__,
-    }
+    return _card(
+        method.encoder.output,
+        run=config.name,
+        method=config.method,
+        step=step,
+        image_size=config.data.image_size if method.takes == "images" else None,
+        tfvmf=tfvmf.__version__,
+        tensorflow=tf.__version__,
+    )
+
+
+def _card(outputs: dict[str, Any], **known: Any) -> Card:
+    sizes = {"dimension": "mean_direction", "features": "features"}
+    unknown = ("run", "method", "step", "image_size", "calibration", "tfvmf", "tensorflow")
+    found = {key: outputs[name].shape[-1] for key, name in sizes.items()}
+    return {**dict.fromkeys(unknown), **found, **known}
 
 
 def read_card(version: str | os.PathLike[str]) -> Card:
-    """Reads what an export notes about its model.
-
-    Args:
-        version: Directory of one exported version.
-    """
+    """Reads what an export, the directory of one version, notes about its model."""
     path = pathlib.Path(version).expanduser() / CARD_FILE
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -285,12 +271,10 @@ def _open_export(path: pathlib.Path, *, trust_model: bool) -> EmbeddingModel:
             ".signatures['serving_default'](features=...)"
         )
     loaded = load_saved_model(path, trust_model=trust_model)
-
-    def serve(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        # Through `loaded`: a signature alone does not keep its variables alive.
-        return loaded.signatures["serving_default"](images=images)
-
-    return EmbeddingModel(path, card, serve=serve)
+    # Through `loaded`: a signature alone does not keep its variables alive.
+    return EmbeddingModel(
+        path, card, serve=lambda images: loaded.signatures["serving_default"](images=images)
+    )
 
 
 def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
@@ -313,12 +297,7 @@ def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
         raise UserError(f"{path} takes {shapes}: expected one input, images [N, H, W, 3]")
     if shapes[0][1] != shapes[0][2]:
         raise UserError(f"{path} takes images {list(shapes[0][1:])}: expected squares")
-    card = {
-        **dict.fromkeys(("run", "method", "step", "image_size", "calibration")),
-        "dimension": outputs["mean_direction"].shape[-1],
-        "features": outputs["features"].shape[-1],
-        **dict.fromkeys(("tfvmf", "tensorflow")),
-    }
+    card = _card(outputs)
     with contextlib.suppress(UserError):  # as `tfvmf export` writes it, beside the card
         if path.parent.name == pathlib.Path(CARD_FILE).parent.name:
             card = {**read_card(path.parent.parent), "calibration": None}

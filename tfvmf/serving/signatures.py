@@ -22,19 +22,14 @@ class Calibration:
         accept     = confidence >= reject_below
 
     so that of in-distribution images a share of `reject_below` is turned away.
-
-    Attributes:
-        table: float32 [Q], ascending: every kappa of up to `QUANTILES` images, as many evenly
-            spaced quantiles of more.
-        reject_below: Share of in-distribution images to turn away.
-        split: Where the images came from, for the record.
-        images: How many there were.
     """
 
-    table: np.ndarray
+    table: (
+        np.ndarray
+    )  # float32 [Q], ascending: the kappas of up to `QUANTILES` images, or quantiles
     reject_below: float
-    split: str
-    images: int
+    split: str  # where the images came from, for the record
+    images: int  # how many there were
 
     def __call__(self, kappa: tf.Tensor) -> dict[str, tf.Tensor]:
         """`confidence` float32 [N], rising with kappa [N] from 0 to 1, and `accept` bool [N]."""
@@ -63,14 +58,12 @@ def build_signatures(
         encoder: From float images in [0, 1] to features, mean direction and concentration.
         image_size: Height and width that it was trained with. None: images go in at the size that
             they have, and there is no `serving_bytes`.
-        calibration: Adds `confidence` and `accept` to the outputs.
+        calibration: Adds `confidence` float32 [N] and `accept` bool [N] to the outputs.
 
     Returns:
-        serving_default: uint8 `images` [N, H, W, 3] -> outputs.
-        serving_bytes: string `image_bytes` [N], JPEG or PNG -> outputs.
-
-        The outputs are float32 `features` [N, f], `mean_direction` [N, d] and `concentration` [N],
-        with a calibration also `confidence` [N] and bool `accept` [N].
+        `serving_default`, of uint8 `images` [N, H, W, 3], and `serving_bytes`, of strings
+        `image_bytes` [N], JPEG or PNG. Both give float32 `features` [N, f], `mean_direction` [N, d]
+        and `concentration` [N].
     """
 
     def outputs(levels: tf.Tensor) -> Outputs:
@@ -102,11 +95,7 @@ def build_signatures(
 
 
 def feature_signatures(encoder: keras.Model) -> dict[str, Callable[..., Outputs]]:
-    """The way into a head without an encoder.
-
-    Returns:
-        serving_default: float32 `features` [N, f] -> the outputs of `build_signatures`.
-    """
+    """The way into a head alone: float32 `features` [N, f] -> outputs as of `build_signatures`."""
     spec = tf.TensorSpec([None, encoder.input.shape[1]], tf.float32, name="features")
 
     @tf.function(input_signature=[spec])

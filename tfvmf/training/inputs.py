@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfvmf import data
-from tfvmf.config import validate
+from tfvmf.config import validate, view_size
 from tfvmf.counter_random import example_seeds
 from tfvmf.data import contact_sheet, pipeline
 from tfvmf.errors import UserError
@@ -58,7 +58,7 @@ def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = No
         config: The run's configuration.
         sources: What `load_sources` returned, where it was called before.
     """
-    augmentation = augmentation_from_config(config)
+    augmentation = augmentation_from_config(config, size=view_size(config))
     source, bank, queries = sources or load_sources(config)
     height, width, _ = source.image_shape
     return Inputs(
@@ -101,10 +101,13 @@ def load_sources(config: ml_collections.ConfigDict) -> Sources:
     return train_source, bank, load_source(config, evaluated, config.data.eval_split)
 
 
-def augmentation_from_config(config: ml_collections.ConfigDict) -> data.Augmentation:
-    """The views that a run's configuration describes."""
+def augmentation_from_config(
+    config: ml_collections.ConfigDict, *, size: int | None = None
+) -> data.Augmentation:
+    """The views that a run's configuration describes, as large as its images or of `size`."""
+    size = size or config.data.image_size
     try:
-        return data.Augmentation(size=config.data.image_size, **config.augment.to_dict())
+        return data.Augmentation(size=size, **config.augment.to_dict())
     except ValueError as error:
         raise UserError(f"--config.augment: {error}") from error
 
@@ -114,7 +117,8 @@ def draw_views(config: ml_collections.ConfigDict, path: str | os.PathLike[str]) 
     validate(config)
     source = load_source(config, config.data.source, config.data.train_split)
     rows = np.unique(np.linspace(0, source.size - 1, _DRAWN_IMAGES).astype(np.int64))
-    images, augmentation = source.take(rows), augmentation_from_config(config)
+    images = source.take(rows)
+    augmentation = augmentation_from_config(config, size=view_size(config))
     views = [
         augmentation(images, example_seeds(config.seed, 0, tf.range(len(images)), number))
         for number in range(_DRAWN_VIEWS)
