@@ -361,8 +361,8 @@ class Graph:
         if not _is_softmax(operation):
             return names[0]
         # Probabilities of classes are no features: those are what goes into the last layer.
-        ignored, linear = (layers.Softmax, layers.Activation, layers.Dropout), 1
-        ignored += (layers.Flatten, layers.Reshape)
+        shapes = layers.Flatten | layers.Reshape
+        ignored, linear = layers.Softmax | layers.Activation | layers.Dropout | shapes, 1
         while isinstance(operation, ignored) or (
             linear and isinstance(operation, layers.Dense | layers.Conv2D)
         ):

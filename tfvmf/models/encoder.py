@@ -37,8 +37,8 @@ class Encoder(keras.Model):
 
 
 def build_encoder(
-    *,
     backbone: str | keras.Model | keras.Layer | Backbone = "resnet18",
+    *,
     width: int = 64,
     stem: str = "cifar",
     dimension: int | None = 128,
