@@ -22,12 +22,14 @@ PROGRAMS = {
     verb: importlib.import_module(f"tfvmf.programs.{verb.replace('-', '_')}") for verb in VERBS
 }
 
+HELPS = ("--help", "--version")
 # Command, and what its one line of error must hold.
 MISTAKES = [
     ([], "train, evaluate, export, embed, fit-kappa, reproduce"),
     (["trian"], "did you mean train?"),
     (["fitkappa"], "did you mean fit-kappa?"),
     (["xyz"], "train, evaluate"),
+    (["--verson"], "did you mean --version?"),
     (["train", "--epochs=1"], "did you mean --config.epochs?"),
     (["train", "--learning_rate=1"], "did you mean --config.optimizer.learning_rate?"),
     (["train", "--temperature=1"], "--config.simclr.temperature or --config."),
@@ -63,6 +65,8 @@ MISTAKES = [
     (["export", "--output_dir=x"], "did you mean --output?"),
     (["export", "--output=models", "--reject_below=0.1"], "--calibrate_on"),
     (["export", "--output=models", "--reject_below=much"], "reject_below"),
+    (["export", "nowhere", "--output=models"], "nowhere is not a run directory (no config.json)"),
+    (["export", __file__, "--output=models"], "test_command.py is a file: expected the directory"),
     (["fit-kappa"], "--model"),
     (["fit_kappa"], "--model"),
     (["fit-kappa", "x.npz", "--view_kind=broad"], "view_kind"),
@@ -72,11 +76,14 @@ MISTAKES = [
     (["embed", "models", "--output=out.npz"], "--data"),
     (["embed", "models", "."], "--output"),
     (["embed", "m", ".", "--output=o.npz", "--sort=size"], "concentration"),
+    (["embed", "m", ".", "--output=o.npz", "--sort=concentratoin"], "did you mean concentration?"),
     (["embed", "m", ".", "--output=o.npz", "--batch_size=0"], "batch_size"),
     (["reproduce"], "table1, table2, table3"),
     (["reproduce", "tabel3"], "did you mean table3?"),
     (["reproduce", "table1", "table2"], "'table2'"),
     (["reproduce", "table1", "--budget=gpu"], "digits, cpu, paper"),
+    (["reproduce", "table1", "--budget=cup"], "did you mean cpu?"),
+    (["reproduce", "table1", "--strategy=mirored"], "did you mean mirrored?"),
     (["reproduce", "table1", "--seed=-1"], "seed"),
     (["reproduce", "table1", "--dry"], "did you mean --dry_run?"),
 ]
@@ -86,7 +93,7 @@ MISTAKES = [
 def answers(tmp_path_factory):
     cwd = tmp_path_factory.mktemp("empty")
     commands = [command for command, _ in MISTAKES]
-    helps = [["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)]
+    helps = [[*start, end] for start in ([], *([v] for v in VERBS)) for end in HELPS]
     found = run_before_tensorflow([*commands, *helps], cwd)
     assert not list(cwd.iterdir())
     return {
@@ -114,7 +121,8 @@ def test_help_lists_the_verbs_and_each_has_help_of_its_own(answers):
         assert f"tfvmf {verb} " in output_of_verb
         for flag in flags_of(verb):
             assert f"--{flag}" in output_of_verb or f"--[no]{flag}" in output_of_verb
-    assert answers["--version",][1] == f"tfvmf {tfvmf.__version__}\n"
+        assert answers[verb, "--version"] == (0, f"tfvmf {tfvmf.__version__}\n", "")
+    assert answers["--version",] == (0, f"tfvmf {tfvmf.__version__}\n", "")
 
 
 def flags_of(verb):
@@ -247,8 +255,12 @@ def test_train_data(typed, source, workdir, monkeypatch, capsys):
     assert f"next: tfvmf evaluate {workdir}\n" in capsys.readouterr().out
 
 
-def test_export_and_embed_take_model_and_data_by_position(monkeypatch, capsys):
+def test_export_and_embed_take_model_and_data_by_position(monkeypatch, capsys, tmp_path):
     called = []
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs" / "mine")
+    assert main(["export", "runs/mien", "--output=models"]) == 2
+    assert "did you mean runs/mine?" in capsys.readouterr().err
     monkeypatch.setattr(serving, "export_model", lambda *a, **kw: called.append(a) or 1 / 0)
     monkeypatch.setattr(local, "embed", lambda *a, **kw: called.append(a) or 1 / 0)
     for command in (

@@ -13,6 +13,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from tfvmf import serving, training
+from tfvmf.config import default_config
 from tfvmf.errors import UserError
 from tfvmf.serving import export
 
@@ -208,6 +209,36 @@ def test_the_card_tells_where_it_came_from(exported):
     }  # fmt: skip
     chosen = ("method", "step", "image_size", "dimension", "features")
     assert [noted[key] for key in chosen] == ["simclr_vmf", 7, 16, 8, 32]
+
+
+def test_calibration_on_images_from_elsewhere(exported, digits, tmp_path):
+    for number, image in enumerate(digits[:30]):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    source = f"folder:{tmp_path}"
+    path = serving.export_model(exported.workdir, tmp_path / "models", calibrate_on=source)
+    noted = serving.read_card(path)["calibration"]
+    assert noted == {"source": source, "split": "all", "images": 30, "reject_below": 0.05}
+    kappa = np.sort(exported.expected(digits[:30])["concentration"])
+    outputs = tf.saved_model.load(str(path)).signatures["serving_default"](images=digits[:50])
+    expected = np.searchsorted(kappa, outputs["concentration"]) / 30
+    np.testing.assert_allclose(outputs["confidence"], expected, atol=1.01 / 30)
+
+
+@pytest.mark.parametrize(
+    ("calibrate_on", "data", "found"),
+    [
+        ("", "", ("", "digits")),
+        ("test", "", ("test", "digits")),
+        ("train[:45000]", "", ("train[:45000]", "digits")),
+        ("folder:/x", "", ("all", "folder:/x")),
+        ("mnist", "", ("all", "mnist")),
+        ("digits", "", ("test", "digits")),  # of what it was trained on: not the training images
+        ("", "npz:/x.npz", ("all", "npz:/x.npz")),
+        ("test", "mnist", ("test", "mnist")),
+    ],
+)
+def test_what_is_calibrated_on(calibrate_on, data, found):
+    assert serving.calibration_data(default_config(), calibrate_on, data) == found
 
 
 @pytest.mark.parametrize(

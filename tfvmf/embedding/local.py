@@ -60,6 +60,7 @@ def embed(
     data: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
+    checkpoint: str | os.PathLike[str] = "",
     split: str = "all",
     data_dir: str | os.PathLike[str] = "",
     download: bool = False,
@@ -78,6 +79,7 @@ def embed(
         model: A run directory, an export or a `.keras` file (see `tfvmf.load`).
         data: What `tfvmf.data.load_source` takes, or the path of a folder or of one image.
         output: The `.parquet`, `.npz` or `.csv` file.
+        checkpoint: Of a run: `step-110`, `110` or a path; the newest by default.
         split: The part of the data.
         data_dir: Where TFDS data sets are prepared.
         download: Download and prepare a TFDS data set that is not there.
@@ -98,7 +100,7 @@ def embed(
     files = _list_files(data, split, max_pixels)
     parts = output.with_name(f"{output.name}.parts")
     with _claimed(parts, output):
-        loaded = load(model, trust_model=trust_model)
+        loaded = load(model, checkpoint=checkpoint, trust_model=trust_model)
         size = loaded.card["image_size"]
         if size is None:
             raise UserError(f"{loaded.path} does not tell the size of its images: expected a run")

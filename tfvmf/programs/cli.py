@@ -19,6 +19,7 @@ from ml_collections import config_flags
 
 from tfvmf.config import default_config, flatten
 from tfvmf.errors import UserError
+from tfvmf.files import read_text
 from tfvmf.progress import printable
 from tfvmf.settings import MAX_PIXELS
 
@@ -35,7 +36,11 @@ _SHARED: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "download": (flags.DEFINE_bool, False, "download and prepare TFDS data sets that are missing"),
     "workdir": (flags.DEFINE_string, "", "run directory"),
     "output": (flags.DEFINE_string, "", "file or directory to write"),
-    "checkpoint": (flags.DEFINE_string, "", "one of the run's checkpoints; the newest by default"),
+    "checkpoint": (
+        flags.DEFINE_string,
+        "",
+        "of a run: step-110, 110 or a path; the newest by default",
+    ),
     "trust_model": (
         flags.DEFINE_bool,
         False,
@@ -143,6 +148,19 @@ def choose(what: str, value: str, choices: Iterable[str]) -> str:
     if value not in choices:
         raise UserError(unknown(what, value, choices))
     return value
+
+
+def check_run(name: str) -> pathlib.Path:
+    """The directory of a run, refused before TensorFlow is imported if it is none."""
+    path = pathlib.Path(name).expanduser()
+    if read_text(path / "config.json") is not None:
+        return path
+    if path.is_file():
+        raise UserError(f"{name} is a file: expected the directory of a run")
+    runs = [entry.parent.name for entry in path.parent.glob("*/config.json")]
+    near = difflib.get_close_matches(path.name, runs, n=1, cutoff=0.5)
+    hint = f"did you mean {path.parent / near[0]}?" if near else "`tfvmf train` makes one"
+    raise UserError(f"{name} is not a run directory (no config.json): {hint}")
 
 
 def listed(value: str) -> tuple[str, ...]:
@@ -276,6 +294,10 @@ def _parse(values: flags.FlagValues, argv: list[str], slots: tuple[str, ...]) ->
     except flags.UnrecognizedFlagError as error:
         raise UserError(_unknown_flag(values, error.flagname)) from error
     except flags.Error as error:
+        enum = re.match(r"flag (--\w+=)(.*): value should be one of <(.*)>", str(error), re.DOTALL)
+        if enum:
+            choices = filter(None, enum[3].split("|"))
+            raise UserError(unknown(enum[1] + enum[2], enum[2], choices)) from error
         raise UserError(f"{error} (--help lists the flags)") from error
     free = [slot for slot in slots if not values[slot].present]
     for slot, value in zip(free, given, strict=False):

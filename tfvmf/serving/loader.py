@@ -158,7 +158,7 @@ def load(
             versions, for the newest, or of one version); or a `.keras` file of an encoder, from
             float images in [0, 1] to `features`, `mean_direction` and `concentration`. `~` is the
             home directory.
-        checkpoint: For a run: path of one of its checkpoints; the newest by default.
+        checkpoint: For a run: `step-110`, `110` or a path; the newest by default.
         image_size: For a `.keras` file that does not tell it: height and width of its images.
         trust_model: Load a SavedModel, be it the export or what a run's head was fitted to, even
             if it contains operations that could read or write files, use the network or run code.
