@@ -14,6 +14,14 @@ tf.config.set_logical_device_configuration(
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory):
+    """What programs keep for later stays out of the home directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TFVMF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)

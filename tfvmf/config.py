@@ -117,6 +117,9 @@ SETTINGS: dict[str, Setting] = {
     ),
     "optimizer.name": Setting("adam", choices=OPTIMIZERS),
     "optimizer.learning_rate": Setting(1e-3, "at its highest, after the warm-up", low=0),
+    "optimizer.backbone_rate": Setting(
+        1.0, "learning rate of the backbone, as a multiple of that of the heads", low=0
+    ),
     "optimizer.momentum": Setting(0.9, "of sgd", low=0),
     "optimizer.weight_decay": Setting(1e-6, "decoupled; not on biases and norms", low=0),
     "optimizer.warmup_epochs": Setting(10.0, "in which the learning rate rises", low=0),

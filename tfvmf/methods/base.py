@@ -203,6 +203,12 @@ class Method(abc.ABC):
         """All that the optimizer moves."""
         return [v for model in self.models.values() for v in model.trainable_variables]
 
+    @property
+    def backbone_variables(self) -> list[keras.Variable]:
+        """Those of `trainable_variables` that are the encoder's backbone."""
+        assert self.backbone is not None
+        return self.encoder.get_layer(self.backbone.model.name).trainable_variables
+
     def describe_encoder(self) -> str:
         """What the encoder is, for people."""
         if self.backbone is not None and not self.backbone.built_in:

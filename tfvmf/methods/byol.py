@@ -53,7 +53,8 @@ class BYOL(Method):
         self._online = models.with_projection(self.encoder)
         # A weight of the target, and the encoder's.
         self._averaged: list[tuple[keras.Variable, keras.Variable]] = []
-        for layer in (config.model.backbone, "direction_head"):
+        assert self.backbone is not None
+        for layer in (self.backbone.model.name, "direction_head"):
             target, source = self.models["target"].get_layer(layer), self.encoder.get_layer(layer)
             target.set_weights(source.get_weights())
             self._averaged += zip(

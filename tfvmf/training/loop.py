@@ -226,6 +226,7 @@ def train_run(
                 inputs.views(method),
                 seed=config.seed,
                 steps_per_epoch=epoch_steps,
+                backbone_rate=config.optimizer.backbone_rate,
             ),
             monitor=inputs.monitor(method),
             checkpoints=checkpoints,

@@ -30,6 +30,7 @@ def make_train_step(
     *,
     seed: int,
     steps_per_epoch: int,
+    backbone_rate: float = 1.0,
 ) -> TrainStep:
     """Builds the function that takes the next batch of an iterator and trains on it.
 
@@ -43,11 +44,13 @@ def make_train_step(
         views: How views are made, and how many of each kind, in the order that the method expects.
         seed: The run's.
         steps_per_epoch: The unit of what changes along training.
+        backbone_rate: Share of the optimizer's steps that the encoder's backbone takes.
 
     Returns:
         A `tf.function` from the iterator to the loss terms, averaged over the replicas.
     """
     variables = method.trainable_variables
+    slow = method.backbone_variables if backbone_rate != 1.0 else []
 
     def augment(images: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
         rows = tf.shape(images)[0]
@@ -74,8 +77,11 @@ def make_train_step(
     def train_step(iterator: Iterator) -> dict[str, tf.Tensor]:
         step = tf.cast(optimizer.iterations, tf.int32)
         context = StepContext(tf.stack([seed, step]), tf.cast(step, tf.float32) / steps_per_epoch)
+        before = [tf.identity(variable.value) for variable in slow]
         terms = strategy.run(replica_step, args=(next(iterator), context))
         with strategy.scope():
+            for variable, old in zip(slow, before, strict=True):
+                distribute.update(variable, lambda new, old: old + backbone_rate * (new - old), old)
             method.after_step(context)
         return {
             name: strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
