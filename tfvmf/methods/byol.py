@@ -60,7 +60,12 @@ class BYOL(Method):
             self._averaged += zip(
                 target.trainable_variables, source.trainable_variables, strict=True
             )
-        self.models["target"].trainable = False
+
+    @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        """All but those of the target, which stays in training mode for its batch norms."""
+        learned = (model for name, model in self.models.items() if name != "target")
+        return [variable for model in learned for variable in model.trainable_variables]
 
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
