@@ -21,6 +21,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.epochs = 16
     config.batch_size = 256
     config.data.source = "cifar10"
+    config.data.reserve = 2000.0
     config.model.width = 16
     config.byol.output_norm = True
     config.optimizer.learning_rate = 2e-3

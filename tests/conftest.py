@@ -15,11 +15,8 @@ tf.config.set_logical_device_configuration(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_folder(tmp_path_factory):
-    """What programs keep for later stays out of the home directory."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TFVMF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+def cache(tmp_path_factory):
+    os.environ["TFVMF_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture

@@ -33,6 +33,9 @@ SETTINGS: dict[str, Setting] = {
     "strategy": Setting("default", "how a batch is spread over devices", choices=STRATEGIES),
     "seed": Setting(0, "of everything that is random", low=0),
     "epochs": Setting(100, "passes over the training images", low=1),
+    "minutes": Setting(
+        0.0, "choose epochs so that training takes about so long; 0: train for epochs", low=0
+    ),
     "batch_size": Setting(256, "images per step, over all replicas; each becomes views", low=2),
     "precision": Setting("float32", "in which layers compute", choices=PRECISIONS),
     "data.source": Setting("digits", "digits, a TFDS name, folder:/path or npz:/path"),
@@ -48,6 +51,12 @@ SETTINGS: dict[str, Setting] = {
         above=0,
     ),
     "data.memory_limit_gib": Setting(2.0, "larger data sets are read from disk", low=0),
+    "data.reserve": Setting(
+        0.0,
+        "training images that are kept for calibration and never trained on: a share if below 1, "
+        "otherwise a number",
+        low=0,
+    ),
     "data.max_pixels": Setting(MAX_PIXELS, "larger images are refused, undecoded", low=1),
     # What each means in detail, and its bounds: tfvmf.data.Augmentation.
     "augment.crop_min": Setting(0.2, "smallest crop, as a share of the area"),
@@ -115,7 +124,7 @@ SETTINGS: dict[str, Setting] = {
         "seeds: independent runs; snapshot: the ends of as many cycles of one run",
         choices=("seeds", "snapshot"),
     ),
-    "optimizer.name": Setting("adam", choices=OPTIMIZERS),
+    "optimizer.name": Setting("adam", "what turns gradients into steps", choices=OPTIMIZERS),
     "optimizer.learning_rate": Setting(1e-3, "at its highest, after the warm-up", low=0),
     "optimizer.backbone_rate": Setting(
         1.0, "learning rate of the backbone, as a multiple of that of the heads", low=0
@@ -190,6 +199,10 @@ def validate(config: ml_collections.ConfigDict) -> None:
         setting.check(key, get(config, key))
     for method in methods.METHODS.values():
         method.check(config)
+    if config.minutes and config.strategy == "multi_worker":
+        raise UserError("--config.minutes is for one machine: with workers, set --config.epochs")
+    if config.minutes and config.ensemble.kind == "seeds" and config.ensemble.num_members > 1:
+        raise UserError("--config.minutes is for one run: for an ensemble, set --config.epochs")
     view_size(config)
     if config.ensemble.kind == "snapshot" and config.epochs % config.ensemble.num_members:
         raise UserError(

@@ -3,6 +3,8 @@
 import importlib
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,8 @@ from helpers.commands import ROOT, run_before_tensorflow
 from helpers.untrained import make_run
 
 import tfvmf
-from tfvmf import data, serving, training
+from tfvmf import data, methods, serving, training
+from tfvmf.config import declared
 from tfvmf.embedding import local
 from tfvmf.programs import VERBS, cli, main
 
@@ -53,6 +56,14 @@ MISTAKES = [
     (["train", "--ensemble=2", "--ensemble_kind=bag"], "snapshot"),
     (["train", "--method=swav", "--config.swav.queue_length=5"], "--config.swav.queue_length=5"),
     (["train", "--strategy=tpu"], "multi_worker"),
+    (["train", "--config.seed=1e20"], "--config.seed=1e20"),
+    (["train", "--config.seed=100000000000000000000"], "--config.seed=100000000000000000000"),
+    (["train", "--config.model.width=1000000"], "must be below 4097"),
+    (["train", "--config.data.image_size=100000"], "must be below 8193"),
+    (["train", f"--config={ROOT / 'README.md'}"], "README.md is not a Python file"),
+    (["train", f"--config={ROOT / 'setup.py'}"], "setup.py has no function get_config()"),
+    (["train", "--config.minutes=9", "--strategy=multi_worker"], "set --config.epochs"),
+    (["train", "--config.data.reserve=-1"], "--config.data.reserve=-1"),
     (["evaluate", "--images=3"], "did you mean --max_images?"),
     (["evaluate", "--max_images=-1"], "max_images"),
     (["evaluate", "--suite=cifar10_c"], "did you mean cifar10c?"),
@@ -94,6 +105,7 @@ def answers(tmp_path_factory):
     cwd = tmp_path_factory.mktemp("empty")
     commands = [command for command, _ in MISTAKES]
     helps = [[*start, end] for start in ([], *([v] for v in VERBS)) for end in HELPS]
+    helps.append(["train", "--helpfull"])
     found = run_before_tensorflow([*commands, *helps], cwd)
     assert not list(cwd.iterdir())
     return {
@@ -123,6 +135,19 @@ def test_help_lists_the_verbs_and_each_has_help_of_its_own(answers):
             assert f"--{flag}" in output_of_verb or f"--[no]{flag}" in output_of_verb
         assert answers[verb, "--version"] == (0, f"tfvmf {tfvmf.__version__}\n", "")
     assert answers["--version",] == (0, f"tfvmf {tfvmf.__version__}\n", "")
+
+
+def test_help_of_train_names_configs_methods_and_settings(answers):
+    short, full = answers["train", "--help"][1], answers["train", "--helpfull"][1]
+    for name in cli.config_names():
+        assert re.search(rf"^  {name} +\w.{{20}}", short, re.MULTILINE)
+    for name in methods.METHODS:
+        assert name in short
+    assert "--helpfull lists them" in short
+    assert "--config.swav.num_prototypes" not in short
+    for name, setting in declared().items():
+        assert f"--config.{name}={setting.default}\n" in full
+        assert setting.meaning.split()[0] in full
 
 
 def flags_of(verb):
@@ -237,6 +262,7 @@ def test_a_config_file_that_invents_settings_is_refused(tmp_path, capsys):
         ([], "digits", "runs/digits-simclr_vmf"),
         (["digits"], "digits", "runs/digits-simclr_vmf"),
         (["folder:/my/birds"], "folder:/my/birds", "runs/birds-simclr_vmf"),
+        (["--config.data.source=folder:/a/b"], "folder:/a/b", "runs/b-simclr_vmf"),
         (["--data=npz:/x/my set.npz"], "npz:/x/my set.npz", "runs/my_set-simclr_vmf"),
         (["mnist", "--config=cifar10_cpu"], "mnist", "runs/cifar10_cpu-mnist-simclr_vmf"),
         (["mnist", "--method=swav", "--workdir=here"], "mnist", "here"),
@@ -252,7 +278,27 @@ def test_train_data(typed, source, workdir, monkeypatch, capsys):
     assert main(["train", *typed]) == 0
     assert called["config"].data.source == source
     assert called["place"] == pathlib.Path(workdir)
-    assert f"next: tfvmf evaluate {workdir}\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"next: tfvmf evaluate {workdir}\n" in printed
+    named = any(word.startswith("--config=") for word in typed)
+    default = "photos" if source.startswith("folder:") else "digits"
+    told = f"settings: those of --config={default}, as none is given\n"
+    assert (told in printed) == (source != "digits" and not named)
+    if default == "photos":
+        assert called["config"].data.image_size == 96
+        assert called["config"].augment.flip_probability == 0.5
+
+
+def test_train_says_how_to_get_the_same_bits_without_measuring(monkeypatch, capsys):
+    monkeypatch.setattr(training, "share_cores", lambda config: None)
+    monkeypatch.setattr(training, "train", lambda *args, command, **kw: print(command(18)))
+    typed = ["--config=mnist", "folder:/my photos", "--config.minutes=60", "--strict"]
+    assert main(["train", *typed, "--config.model.width=8", "--workdir=w"]) == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    words = shlex.split(line)
+    assert words[:3] == ["tfvmf", "train", "folder:/my photos"]
+    expected = ["--config=mnist", "--strict", "--config.model.width=8", "--workdir=w"]
+    assert sorted(words[3:]) == sorted([*expected, "--config.epochs=18"])
 
 
 def test_export_and_embed_take_model_and_data_by_position(monkeypatch, capsys, tmp_path):

@@ -3,7 +3,8 @@
 import abc
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -28,6 +29,7 @@ class Request:
         image_size: height and width of the images to return.
         memory_limit: bytes; a set of at most this size, as uint8, is kept in memory.
         max_pixels: an image of more is refused before it is decoded.
+        skip_broken: leave out files that cannot be read.
     """
 
     spec: str
@@ -38,10 +40,24 @@ class Request:
     image_size: int = 32
     memory_limit: int = 0
     max_pixels: int = MAX_PIXELS
+    skip_broken: bool = False
+
+    def bytes(self, count: int) -> int:
+        """What `count` images take, at the requested size."""
+        return count * self.image_size**2 * 3
 
     def fits(self, count: int) -> bool:
-        """Whether `count` images, at the requested size, may be kept in memory."""
-        return count * self.image_size**2 * 3 <= self.memory_limit
+        """Whether `count` images may be kept in memory."""
+        return self.bytes(count) <= self.memory_limit
+
+
+class About(TypedDict, total=False):
+    """What may be known of the images of a source; see there."""
+
+    labels: np.ndarray | None
+    class_names: list[str] | None
+    num_classes: int
+    files: Sequence[str] | None
 
 
 class Source(abc.ABC):
@@ -59,32 +75,28 @@ class Source(abc.ABC):
         class_names: one name per class, or None when there are none.
         num_classes: 0 when unlabeled.
         files: path of each image's file, or None when the images are not files of their own.
+        broken: {file: reason} of the files that were left out because they cannot be read.
+        divided: whether the split was made here, by a hash, of data that come without one.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        *,
-        size: int,
-        labels: np.ndarray | None = None,
-        class_names: list[str] | None = None,
-        num_classes: int = 0,
-        files: Sequence[str] | None = None,
-    ) -> None:
+    broken: Mapping[str, str] = {}
+    divided = False
+
+    def __init__(self, request: Request, *, size: int, **about: Unpack[About]) -> None:
         self.name = request.spec
         self.split = request.split
         self.size = size
         self.image_shape = (request.image_size, request.image_size, 3)
-        self.files = files
+        self.files = about.get("files")
         self.labels: np.ndarray | None = None
         self.class_names: list[str] | None = None
         self.num_classes = 0
         if size < 1:
             raise UserError(f"{self.name}: split '{self.split}' holds no images")
-        if labels is not None:
-            self.num_classes = len(class_names) if class_names else num_classes
+        if (labels := about.get("labels")) is not None:
+            self.class_names = about.get("class_names")
+            self.num_classes = len(self.class_names or ()) or about.get("num_classes", 0)
             check_classes(self.name, self.num_classes)
-            self.class_names = class_names
             self.labels = self._checked(labels)
 
     @property
@@ -152,10 +164,8 @@ class ArraySource(Source):
         request: what was asked for.
         images: uint8 [N, H, W, 3]; a `np.memmap` stays on disk.
         order: int [N]: example i is `images[order[i]]`; None when they are in order already.
-        labels: int [N] in the order of the examples, or None.
-        class_names: one name per class, or None.
-        num_classes: needed when there are labels without `class_names`.
-        files: path of each image's file, or None.
+        **about: see `Source`; labels, in the order of the examples, need `class_names` or
+            `num_classes`.
     """
 
     def __init__(
@@ -164,19 +174,9 @@ class ArraySource(Source):
         images: np.ndarray,
         *,
         order: np.ndarray | None = None,
-        labels: np.ndarray | None = None,
-        class_names: list[str] | None = None,
-        num_classes: int = 0,
-        files: Sequence[str] | None = None,
+        **about: Unpack[About],
     ) -> None:
-        super().__init__(
-            request,
-            size=len(images),
-            labels=labels,
-            class_names=class_names,
-            num_classes=num_classes,
-            files=files,
-        )
+        super().__init__(request, size=len(images), **about)
         self._images = images
         self._order = order
         if not isinstance(images, np.memmap):
@@ -222,6 +222,7 @@ class Subset(Source):
         self.whole, self.indices, self.size = whole, indices, len(indices)
         self.name, self.split, self.image_shape = whole.name, whole.split, whole.image_shape
         self.class_names, self.num_classes = whole.class_names, whole.num_classes
+        self.broken, self.divided = whole.broken, whole.divided
         self.files = [whole.files[index] for index in indices] if whole.files else None
         self.labels = None
         if whole.labels is not None:

@@ -18,7 +18,7 @@ from tfvmf.data.base import (
     check_split,
     choose_split,
 )
-from tfvmf.data.images import memory, resize_image, run_all
+from tfvmf.data.images import memory, raise_all, resize_image, run_all
 from tfvmf.errors import UserError
 
 # {} stands for the split; a key without it holds everything, and is split by the index.
@@ -123,7 +123,9 @@ def load(request: Request) -> Source:
         chosen = choose_split([str(index) for index in chosen], request.split)
     images = _convert(raw, chosen, request.image_size, f"{path}: '{image_key}'")
     labels = None if labels is None else labels[chosen]
-    return ArraySource(request, images, labels=labels, class_names=names, num_classes=classes)
+    source = ArraySource(request, images, labels=labels, class_names=names, num_classes=classes)
+    source.divided = shared and request.split != "all"
+    return source
 
 
 def _check_images(archive: Archive, key: str, request: Request) -> tuple[int, ...]:
@@ -173,7 +175,7 @@ def _convert(raw: np.ndarray, chosen: np.ndarray, size: int, where: str) -> np.n
         finally:
             memory.give(taken)
 
-    run_all(convert, len(chosen), description="reading images")
+    raise_all(run_all(convert, len(chosen), description="reading images"))
     return images
 
 

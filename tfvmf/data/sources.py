@@ -28,6 +28,12 @@ def load_digits(request: Request) -> Source:
     from sklearn import datasets
 
     digits = datasets.load_digits()
+    if not request.fits(len(digits.target)):
+        raise UserError(
+            f"digits: {len(digits.target):,} images of {request.image_size}x{request.image_size} "
+            f"need {request.bytes(len(digits.target)) / 2**30:,.1f} GiB, and memory_limit is "
+            f"{request.memory_limit / 2**30:,.1f} GiB: expected a smaller image_size"
+        )
     test = np.isin(np.arange(len(digits.target)) % _DIGITS_PERIOD, _DIGITS_TEST)
     chosen = {"train": ~test, "test": test, "all": np.ones_like(test)}[request.split]
     gray = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
@@ -57,6 +63,7 @@ def load(
     image_size: int = 32,
     memory_limit: int = MEMORY_LIMIT,
     max_pixels: int = MAX_PIXELS,
+    skip_broken: bool = False,
 ) -> Source:
     """Opens a source of images and checks it, so that training does not start on broken data.
 
@@ -71,6 +78,8 @@ def load(
         image_size: images are returned as [image_size, image_size, 3].
         memory_limit: bytes; larger sets stay on disk.
         max_pixels: an image of more is refused before it is decoded.
+        skip_broken: leaves out files of a folder that cannot be read, and names them in
+            `Source.broken`; otherwise they are an error.
 
     Returns:
         A Source; its images are uint8 RGB.
@@ -95,6 +104,7 @@ def load(
             image_size=image_size,
             memory_limit=memory_limit,
             max_pixels=max_pixels,
+            skip_broken=skip_broken,
         )
     )
 

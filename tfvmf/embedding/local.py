@@ -17,8 +17,8 @@ import tfvmf
 from tfvmf.data import Source, contact_sheet, load_source
 from tfvmf.data.base import Request
 from tfvmf.data.contact_sheet import TILE, Picture
-from tfvmf.data.folder import list_files
-from tfvmf.data.images import read_image, run_all
+from tfvmf.data.folder import files_identity, list_files
+from tfvmf.data.images import read_images
 from tfvmf.data.sources import parse
 from tfvmf.embedding import table
 from tfvmf.errors import UserError
@@ -145,34 +145,20 @@ class _FileImages:
 
     def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
         """The pixels of those that are not broken, and all errors, "" if there is none."""
-        pixels, errors = np.empty((len(rows), size, size, 3), np.uint8), [""] * len(rows)
-
-        def read_one(place: int) -> None:
-            path = self._paths[rows[place]]
-            try:
-                pixels[place] = read_image(path, size, max_pixels=self._max_pixels)
-            except UserError as error:
-                errors[place] = _text(str(error).removeprefix(f"{path}: "))
-
-        run_all(read_one, len(rows))
+        broken: dict[int, str] = {}
+        paths = self._paths[rows.start : rows.stop]
+        pixels = read_images(paths, size, max_pixels=self._max_pixels, broken=broken)
+        errors = [_text(broken.get(place, "")) for place in range(len(rows))]
         return pixels[[not error for error in errors]], errors
 
     def tile(self, row: int) -> np.ndarray:
-        """A picture for the contact sheet."""
-        try:
-            return read_image(self._paths[row], TILE, max_pixels=self._max_pixels)
-        except UserError:  # it was there before
-            return np.full((TILE, TILE, 3), 200, np.uint8)
+        """A picture for the contact sheet; gray if the file is gone meanwhile."""
+        tile, _ = self.read(range(row, row + 1), TILE)
+        return tile[0] if len(tile) else np.full((TILE, TILE, 3), 200, np.uint8)
 
     def identity(self) -> str:
         """A hash that changes when the images do."""
-        digest = hashlib.sha256()
-        for path in self._paths:
-            with contextlib.suppress(OSError):
-                status = os.stat(path)
-                digest.update(f"{status.st_size} {status.st_mtime_ns} ".encode())
-            digest.update(os.fsencode(path) + b"\0")
-        return digest.hexdigest()[:16]
+        return files_identity(self._paths)
 
 
 class _SourceImages:
@@ -180,7 +166,7 @@ class _SourceImages:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.names = [f"{source.name}/{source.split}:{row}" for row in range(source.size)]
+        self.names = [source.file(row) for row in range(source.size)]
         self.labels = _label_names(source.labels, source.class_names)
 
     def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
@@ -193,8 +179,7 @@ class _SourceImages:
 
     def identity(self) -> str:
         """A hash of some of the images, which stand for all."""
-        rows = np.unique(np.linspace(0, self._source.size - 1, 64).astype(int))
-        return hashlib.sha256(self._source.take(rows).tobytes()).hexdigest()[:16]
+        return self._source.fingerprint()
 
 
 _Images = _FileImages | _SourceImages
@@ -209,7 +194,7 @@ def _list_files(data: str | os.PathLike[str], split: str, max_pixels: int) -> _F
         return _FileImages([str(path)], None, max_pixels)
     if spec != target or path.is_dir():
         request = Request(spec=f"folder:{target}", target=target, split=split)
-        paths, labels, classes = list_files(request)
+        paths, labels, classes, _ = list_files(request)
         return _FileImages(paths, _label_names(labels, classes), max_pixels)
     parse(data)
     return None

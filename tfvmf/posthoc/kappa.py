@@ -13,7 +13,8 @@ import ml_collections
 import numpy as np
 
 from tfvmf import files
-from tfvmf.config import default_config, validate
+from tfvmf.config import validate
+from tfvmf.configs import photos
 from tfvmf.errors import UserError
 from tfvmf.methods import METHODS, Method
 from tfvmf.models import backbones
@@ -54,7 +55,7 @@ def fit_kappa(
             (`cached.load_features`).
         workdir: Run directory of the result.
         config: Data, views and optimization where the model is not a run; those of
-            `default_config` by default.
+            `configs/photos.py` by default, with images of 224x224 if the model takes any size.
         changes: Dotted settings in which the result differs from the model's run or from
             `config`, and from what is best for a head (`fit_config`): wide views, all levels, two
             views of each kind that are embedded once, and 1,500 steps of Adam on them. A model
@@ -174,13 +175,14 @@ def fit_config(
     if kind == "run":
         settings = _run_config(pathlib.Path(model))
     else:
-        settings = ml_collections.ConfigDict((config or default_config()).to_dict())
+        settings = ml_collections.ConfigDict((config or photos.get_config()).to_dict())
         settings.name = pathlib.Path(model).stem
         settings.fit_kappa.kind = kind
         settings.fit_kappa.model = model
     settings.method = "fit_kappa"
     settings.name = f"{settings.name}-kappa"
     settings.ensemble.num_members = 1
+    settings.minutes = 0.0
     settings.optimizer.name = "adam"
     settings.optimizer.learning_rate = 1e-3
     settings.optimizer.warmup_epochs = 0.1

@@ -1,5 +1,6 @@
 """What all programs share: flags, one-line errors with exit code 2, a quiet TensorFlow."""
 
+import ast
 import difflib
 import functools
 import os
@@ -17,7 +18,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from tfvmf.config import default_config, flatten
+from tfvmf.config import declared, default_config, flatten
 from tfvmf.errors import UserError
 from tfvmf.files import read_text
 from tfvmf.progress import printable
@@ -70,7 +71,7 @@ def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
         try:
             if _HELP_FLAGS & set(arguments):
                 program.define(values, [name])
-                print(_help(program, values))
+                print(_help(program, values, full="--helpfull" in arguments))
                 return 0
             argv = _with_config_path([name, *arguments])
             program.define(values, argv)
@@ -345,6 +346,12 @@ def _with_config_path(argv: list[str]) -> list[str]:
 def _config_path(name: str) -> str:
     """The file of a config; a file that is there wins over a name."""
     if pathlib.Path(name).is_file():
+        try:
+            defined = ast.parse(pathlib.Path(name).read_bytes()).body
+        except (SyntaxError, ValueError) as error:
+            raise UserError(f"--config={name} is not a Python file: {error}") from error
+        if "get_config" not in {getattr(each, "name", "") for each in defined}:
+            raise UserError(f"--config={name} has no function get_config(), see configs/")
         return name
     what = f"--config={name}: there is no such file, and the name"
     if name not in config_names():
@@ -352,8 +359,8 @@ def _config_path(name: str) -> str:
     return str(CONFIGS / f"{name}.py")
 
 
-def _help(program: Any, values: flags.FlagValues) -> str:
-    """The docstring of a program, and its flags."""
+def _help(program: Any, values: flags.FlagValues, *, full: bool) -> str:
+    """The docstring of a program, its flags, the configs, and if `full` all settings."""
     lines = [(program.__doc__ or "").strip(), "", "Flags:"]
     for name in sorted(values):
         flag = values[name]
@@ -363,4 +370,15 @@ def _help(program: Any, values: flags.FlagValues) -> str:
             text += f" (default: {flag.default})"
         lines.append(f"  {shown}")
         lines.extend(textwrap.wrap(text, 96, initial_indent="      ", subsequent_indent="      "))
+    if "config" in values:
+        lines += ["", "Configs, --config=NAME:"]
+        for name in config_names():
+            text = ast.get_docstring(ast.parse((CONFIGS / f"{name}.py").read_bytes())) or ""
+            lines.append(f"  {name:<18} {text.splitlines()[0]}")
+        more = "" if full else f"; tfvmf {program.__name__.split('.')[-1]} --helpfull lists them"
+        lines += ["", f"Settings, --config.NAME=VALUE{more.replace('_', '-')}"]
+        for key, setting in declared().items() if full else ():
+            lines.append(f"  --config.{key}={setting.default}")
+            text = setting.meaning + (f": {', '.join(setting.choices)}" if setting.choices else "")
+            lines += textwrap.wrap(text, 96, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)

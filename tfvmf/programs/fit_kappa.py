@@ -114,7 +114,7 @@ def main(values: flags.FlagValues) -> None:
         raise UserError("--config=FILE: the settings are those of the run; change single ones")
     named = pathlib.Path("runs") / model.stem.rpartition(":")[2]
     workdir = pathlib.Path(values.workdir or f"{model if of_run else named}-kappa")
-    # The default of the flag is for digits: without one, the settings are those for photographs.
+    # Without the flag, whose default is for digits, the settings are those for photographs.
     config = cli.checked_config(values.config) if values["config"].present else None
     cli.import_tensorflow()
     from tfvmf import posthoc

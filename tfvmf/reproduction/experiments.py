@@ -57,6 +57,7 @@ class Budget:
         """The settings that all runs share: those of simclr_vmf."""
         config = importlib.import_module(f"tfvmf.configs.{self.config}").get_config()
         config.method = "simclr_vmf"
+        config.data.reserve = 0.0  # the paper keeps none
         config.update_from_flattened_dict(dict(self.changes))
         return config
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 import tfvmf
 from tfvmf import training
 from tfvmf.data import Source
-from tfvmf.data.images import read_image, resize_image, run_all
+from tfvmf.data.images import raise_all, read_image, resize_image, run_all
 from tfvmf.errors import UserError
 from tfvmf.files import read_text
 from tfvmf.methods import Method
@@ -138,7 +138,7 @@ class EmbeddingModel:
                 name = f"images[{start + index}]"
                 pixels[index] = _read(images[start + index], size, max_pixels, name)
 
-            run_all(read_one, len(pixels))
+            raise_all(run_all(read_one, len(pixels)))
             return pixels
 
         return read, len(images)

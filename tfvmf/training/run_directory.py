@@ -79,6 +79,24 @@ def write_or_check_config(
     write_json(path, {"config": config.to_dict(), "facts": facts})
 
 
+def chosen_epochs(
+    workdir: pathlib.Path, config: ml_collections.ConfigDict, *, force: bool = False
+) -> int | None:
+    """The epochs that the run in a directory chose for the same `config.minutes`, or None.
+
+    Raises:
+        UserError: The run has other minutes.
+    """
+    if read_text(workdir / "config.json") is None:
+        return None
+    found, _ = read(workdir)
+    if found.minutes == config.minutes:
+        return found.epochs
+    if not force:
+        check(workdir, config)
+    return None
+
+
 def check(
     workdir: pathlib.Path, config: ml_collections.ConfigDict, *, advice: str = ""
 ) -> dict[str, Any]:
@@ -89,7 +107,7 @@ def check(
     """
     found, facts = read(workdir)
     changed = differences(found, config)
-    for free in MAY_DIFFER:
+    for free in MAY_DIFFER if config.minutes else (*MAY_DIFFER, "minutes"):
         changed.pop(free, None)
     if changed:
         keys = ", ".join(f"{key} ({old} -> {new})" for key, (old, new) in changed.items())

@@ -133,6 +133,13 @@ def _multi_worker(facts: dict[str, Any], timeout: float) -> tf.distribute.Strate
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
 
 
+def num_workers(name: str) -> int:
+    """Machines that share a batch under a strategy."""
+    if name != "multi_worker":
+        return 1
+    return len(parse_cluster(os.environ.get("TF_CONFIG", "")).addresses)
+
+
 def is_chief(name: str) -> bool:
     """Whether this process writes the run directory under a strategy: one of all workers does."""
     if name != "multi_worker":

@@ -220,7 +220,7 @@ def open_corrupted(
     if fill:
         labels = np.zeros(source.size, np.int64) if source.labels is None else source.labels
         total = source.size * len(corruptions.CORRUPTIONS) * _LEVELS
-        with Progress(total, unit="image", description="corrupting ") as progress:
+        with Progress(total, unit="image", description="corrupting") as progress:
             write_cache(directory, source.images(), labels, progress=progress.update)
     if directory:
         files = {
