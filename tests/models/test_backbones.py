@@ -1,19 +1,23 @@
 """Any network as a backbone: what is found by rule, what is refused, and what comes out."""
 
+import sys
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.foreign import foreign_cnn
+from helpers.states import assert_equal_weights, weights
 from helpers.tiny import tiny_config
 from keras import layers
 
 import tfvmf
 from tfvmf import models, serving, training
 from tfvmf.errors import UserError
-from tfvmf.methods import build_method
+from tfvmf.methods import build_method, building
 from tfvmf.models import backbones
 from tfvmf.settings import parse_backbone
+from tfvmf.training import loop
 
 
 @pytest.fixture(scope="module")
@@ -256,3 +260,62 @@ def test_a_run_on_a_network_from_elsewhere_trains_and_exports_without_it(tmp_pat
     wrong = {**changes, "data.image_size": 16, "model.feature_layer": "avg"}
     with pytest.raises(UserError, match="image_size=16: the backbone takes images of 8x8 only"):
         training.train(tiny_config(**wrong), tmp_path / "other")
+
+
+def test_hub_names_its_package_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "keras_hub", None)
+    with pytest.raises(
+        UserError, match=r"hub:dinov2_small needs KerasHub: pip install 'tfvmf\[hub"
+    ):
+        models.load_backbone("hub:dinov2_small")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", ["foreign", "applications:MobileNetV3Small"])
+def test_replicas_train_what_one_device_does(backbone, tmp_path, two_replicas, monkeypatch):
+    """Statistics of Keras's own batch norms are those of the global batch."""
+    changes = {"model.backbone": backbone, "optimizer.name": "sgd", "epochs": 1}
+    changes |= {"data.image_size": 32, "monitor.every_epochs": 0.0, "batch_size": 348}
+    changes |= {"model.freeze_stages": 1, "optimizer.backbone_rate": 0.5}
+    changes |= {"optimizer.learning_rate": 0.01, "optimizer.weight_decay": 0.0}
+    if backbone == "foreign":
+        foreign_cnn(size=32, outputs="one").save(tmp_path / "m.keras")
+        changes["model.backbone"] = str(tmp_path / "m.keras")
+    else:
+        changes["model.weights"] = "none"
+    training.train(tiny_config(**changes), tmp_path / "one")
+    monkeypatch.setattr(loop, "make_strategy", lambda *_, **__: two_replicas)
+    training.train(tiny_config(**changes), tmp_path / "two")
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert_equal_weights(one, two, rtol=1e-3, atol=1e-4)
+
+
+def test_the_backbone_learns_at_its_own_rate(tmp_path):
+    """One step of SGD: its weights move a tenth as far, those of the heads as before."""
+    moved = {}
+    for rate in (1.0, 0.1):
+        changes = {"optimizer.name": "sgd", "optimizer.warmup_epochs": 0.0, "epochs": 1}
+        changes |= {"batch_size": 1397, "monitor.every_epochs": 0.0, "model.width": 2}
+        changes |= {"optimizer.backbone_rate": rate, "optimizer.weight_decay": 0.0}
+        config = tiny_config(**changes)
+        with building(seed=config.seed):
+            start = build_method(config)
+        training.train(config, tmp_path / str(rate))
+        trained = training.load_method(tmp_path / str(rate))[1]
+        moved[rate] = [
+            np.concatenate(
+                [
+                    np.ravel(new - old)
+                    for new, old in zip(
+                        trained.encoder.get_layer(name).trainable_variables,
+                        start.encoder.get_layer(name).trainable_variables,
+                        strict=True,
+                    )
+                ]
+            )
+            for name in ("resnet10", "direction_head")
+        ]
+    (fast, head), (slow, same) = moved[1.0], moved[0.1]
+    assert np.abs(fast).max() > 1e-5
+    np.testing.assert_allclose(slow, fast / 10, rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(same, head, rtol=1e-5, atol=1e-8)
