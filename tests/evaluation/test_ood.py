@@ -1,5 +1,6 @@
 import json
 import pathlib
+from types import SimpleNamespace
 
 import keras
 import matplotlib.image
@@ -7,13 +8,23 @@ import numpy as np
 import pytest
 from helpers.tiny import tiny_config
 from helpers.untrained import make_run
+from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from tfvmf import evaluation, neighbors
+from tfvmf.data import load_source
 from tfvmf.errors import UserError
 from tfvmf.evaluation import paper
 from tfvmf.evaluation.scores import SCORES
-from tfvmf.evaluation.suites.ood import Gaussians, detection, detectors, file_name, ood, title
+from tfvmf.evaluation.suites.ood import (
+    Gaussians,
+    detection,
+    detectors,
+    file_name,
+    foreign_sources,
+    ood,
+    title,
+)
 from tfvmf.methods import build_method
 from tfvmf.training import run_directory
 from tfvmf.training.checkpoints import Checkpoints
@@ -220,3 +231,12 @@ def test_names_for_people():
     assert title("f_ssl_relative_mahalanobis") == "F_ssl, relative Mahalanobis"
     assert title("feature_norm") == "feature norm"
     assert file_name("folder:/my/images") == "folder_my_images"
+
+
+def test_a_foreign_folder_without_splits_is_taken_whole(tmp_path):
+    for number in range(30):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    subject = SimpleNamespace(open=lambda name, split="test": load_source(name, split))
+    options = SimpleNamespace(ood_sources=(f"folder:{tmp_path}", "digits"))
+    found = foreign_sources(subject, options)
+    assert [source.size for source in found.values()] == [30, 400]

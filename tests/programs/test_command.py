@@ -283,7 +283,7 @@ def test_train_data(typed, source, workdir, monkeypatch, capsys):
     named = any(word.startswith("--config=") for word in typed)
     default = "photos" if source.startswith("folder:") else "digits"
     told = f"settings: those of --config={default}, as none is given\n"
-    assert (told in printed) == (source != "digits" and not named)
+    assert (told in printed) == (bool(typed) and not named)
     if default == "photos":
         assert called["config"].data.image_size == 96
         assert called["config"].augment.flip_probability == 0.5

@@ -4,12 +4,15 @@ import abc
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
 from tfvmf.errors import UserError
 from tfvmf.settings import MAX_PIXELS
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 SPLITS = ("train", "test", "all")
 MAX_CLASSES = 1_000_000
@@ -18,18 +21,11 @@ _TEST_SHARE = 0.1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `load` was asked for, checked; each loader reads the fields that it needs.
+    """What `sources.load` was asked for, which explains the fields; each loader reads its own.
 
     Attributes:
         spec: as the user wrote it, for messages and `Source.name` (`folder:/data/birds`).
         target: what follows the scheme (`/data/birds`), or the TFDS name.
-        split: `train`, `test`, `all`, or what else the kind of source understands.
-        data_dir: where TFDS data sets are prepared; empty for TFDS's own default.
-        download: whether to download and prepare a TFDS data set that is not there.
-        image_size: height and width of the images to return.
-        memory_limit: bytes; a set of at most this size, as uint8, is kept in memory.
-        max_pixels: an image of more is refused before it is decoded.
-        skip_broken: leave out files that cannot be read.
     """
 
     spec: str
@@ -125,6 +121,31 @@ class Source(abc.ABC):
         """A view of the images at `indices` ([n], distinct), in that order."""
         return Subset(self, indices)
 
+    def as_dataset(
+        self,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        labels: bool = False,
+        drop_remainder: bool = False,
+    ) -> "tf.data.Dataset":
+        """A `tf.data.Dataset` of batches, for `model.fit`, `model.predict` and your own loops.
+
+        Args:
+            batch_size: images per batch.
+            seed: shuffles all images, in a new order every epoch; without one they come in order.
+            labels: whether to give pairs (images, labels).
+            drop_remainder: whether to leave out the last batch where it is smaller.
+
+        Returns:
+            A dataset of known cardinality, of uint8 [B, H, W, 3] or of pairs with int32 [B].
+        """
+        from tfvmf.data.pipeline import as_dataset
+
+        if labels and self.labels is None:
+            raise UserError(f"{self.name} ({self.split}) has no labels: expected labels=False")
+        return as_dataset(self, batch_size, seed=seed, labels=labels, drop_remainder=drop_remainder)
+
     def fingerprint(self) -> str:
         """A hash of all labels and of 64 images: enough to tell two data sets apart, and quick."""
         sample = np.unique(np.linspace(0, self.size - 1, 64).astype(np.int64))
@@ -203,13 +224,9 @@ class ArraySource(Source):
 class Subset(Source):
     """Some images of another source, which stays the owner of their pixels.
 
-    Args:
-        whole: The other source.
-        indices: int [n], distinct: example i is the one at `indices[i]`.
-
     Attributes:
-        whole: The other source.
-        indices: int64 [n], read-only.
+        whole: the other source.
+        indices: int64 [n], distinct, read-only: example i is the one at `indices[i]`.
     """
 
     def __init__(self, whole: Source, indices: np.ndarray) -> None:

@@ -22,19 +22,12 @@ _TRAIN, _TEST = ("train",), ("test", "val", "valid", "validation")
 
 
 class Listing(NamedTuple):
-    """The files of a split, before any is opened.
-
-    Attributes:
-        paths: In order.
-        labels: int32 [N], or None.
-        classes: Their names, or None.
-        divided: Whether the files of the split were chosen by a hash, for want of sub-folders.
-    """
+    """The files of a split, before any is opened."""
 
     paths: list[str]
-    labels: np.ndarray | None
+    labels: np.ndarray | None  # int32 [N]
     classes: list[str] | None
-    divided: bool
+    divided: bool  # whether they were chosen by a hash, for want of sub-folders
 
 
 class FolderSource(Source):

@@ -53,17 +53,11 @@ _MAX_PASSES, _RUN_LENGTH_PASSES = 32, 128
 
 
 class _Kind(NamedTuple):
-    """A format that is opened. Not by `Image.open`, whose limit of pixels is the process's.
-
-    Attributes:
-        open: Pillow's class of such files.
-        cost: Bytes for each pixel, to decode and convert it.
-        eager: Whether opening takes memory too.
-    """
+    """A format that is opened. Not by `Image.open`, whose limit of pixels is the process's."""
 
     open: Callable[[Any], ImageFile.ImageFile]
-    cost: int
-    eager: bool = False
+    cost: int  # bytes for each pixel, to decode and convert it
+    eager: bool = False  # whether opening takes memory too
 
 
 _GIF = _Kind(GifImagePlugin.GifImageFile, 9, eager=True)
@@ -137,11 +131,7 @@ def open_image(
 ) -> Iterator[ImageFile.ImageFile]:
     """Opens an image file and checks its header. Whatever fails inside becomes a UserError.
 
-    Args:
-        source: path of a file, or its content.
-        size: height and width to which it will be decoded; 0 when it will not.
-        max_pixels: an image of more is refused.
-        name: what to call the image in an error; by default the path.
+    See `read_image`; `size` is 0 when the image will not be decoded.
     """
     name = name or ("image" if isinstance(source, bytes) else os.fspath(source))
     try:

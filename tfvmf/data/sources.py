@@ -89,10 +89,9 @@ def load(
     """
     if not isinstance(image_size, int) or isinstance(image_size, bool) or image_size < 8:
         raise UserError(f"image_size={image_size!r}: expected a whole number of pixels, 8 or more")
-    if memory_limit < 0:
-        raise UserError(f"memory_limit={memory_limit}: expected a number of bytes, 0 or more")
-    if max_pixels < 1:
-        raise UserError(f"max_pixels={max_pixels}: expected a number of pixels, 1 or more")
+    for name, value, least in (("memory_limit", memory_limit, 0), ("max_pixels", max_pixels, 1)):
+        if value < least:
+            raise UserError(f"{name}={value}: expected a number, {least} or more")
     spec, scheme, target = parse(spec)
     return SOURCES[scheme](
         Request(

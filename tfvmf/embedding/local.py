@@ -34,23 +34,13 @@ DRAWN = 50  # least and most certain images, each
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """What `embed` has done.
+    """What `embed` has done."""
 
-    Attributes:
-        output: The table.
-        images: Its rows.
-        broken: Rows with an error.
-        rejected: Rows that are not broken and not accepted; None if the model is not calibrated.
-        lowest: The lowest concentration; NaN if all are broken.
-        highest: The highest one.
-        sheet: The contact sheet, or None.
-    """
-
-    output: pathlib.Path
-    images: int
-    broken: int
-    rejected: int | None
-    lowest: float
+    output: pathlib.Path  # the table
+    images: int  # its rows
+    broken: int  # rows with an error
+    rejected: int | None  # neither broken nor accepted; None if the model is not calibrated
+    lowest: float  # concentration; NaN if all are broken
     highest: float
     sheet: pathlib.Path | None = None
 
@@ -230,13 +220,12 @@ def _claimed(parts: pathlib.Path, output: pathlib.Path) -> Iterator[None]:
 
 def _identity(model: EmbeddingModel) -> str:
     """A hash of a model's weights, or of the whole export."""
-    try:
-        weights = model.encoder.variables
-    except UserError:
-        return fingerprint(model.path)[:16]
     digest = hashlib.sha256()
-    for variable in weights:
-        digest.update(variable.numpy().tobytes())
+    try:
+        for variable in model.encoder.variables:
+            digest.update(variable.numpy().tobytes())
+    except UserError:  # an export has no encoder
+        return fingerprint(model.path)[:16]
     return digest.hexdigest()[:16]
 
 
@@ -244,11 +233,10 @@ def _check_plan(
     parts: pathlib.Path, plan: dict[str, Any], output: pathlib.Path, *, restart: bool
 ) -> None:
     """Notes what the parts are of, or checks that those that are there are of the same."""
-    path = parts / "plan.json"
-    if restart:
-        for part in parts.glob("*.arrow"):
+    path, done = parts / "plan.json", list(parts.glob("*.arrow"))
+    if restart or not done:
+        for part in done:
             part.unlink()
-    if not list(parts.glob("*.arrow")):
         write_json(path, plan)
         return
     try:
@@ -272,14 +260,15 @@ def _write_parts(
     batch_size: int,
 ) -> None:
     count, size = len(images.names), model.card["image_size"]
-    wanted = [range(start, min(start + PART_ROWS, count)) for start in range(0, count, PART_ROWS)]
-    missing = [rows for rows in wanted if not _part(parts, rows.start).exists()]
+    rows = range(count)
+    wanted = [rows[start : start + PART_ROWS] for start in rows[::PART_ROWS]]
+    missing = [part for part in wanted if not _part(parts, part.start).exists()]
     done = count - sum(map(len, missing))
     with Progress(count, initial=done, unit="image", description="embedding") as bar:
-        for rows in missing:
+        for part in missing:
             blocks = []
-            for start in range(rows.start, rows.stop, batch_size):
-                batch = range(start, min(start + batch_size, rows.stop))
+            for start in range(0, len(part), batch_size):
+                batch = part[start : start + batch_size]
                 pixels, errors = images.read(batch, size)
                 texts: dict[str, Sequence[str]] = {"error": errors}
                 texts["file"] = images.names[batch.start : batch.stop]
@@ -288,10 +277,8 @@ def _write_parts(
                 outputs = model.embed(pixels, batch_size=batch_size, progress=False)
                 blocks.append(table.to_arrow(schema, texts, outputs))
                 bar.update(len(batch))
-            with (
-                replacing(_part(parts, rows.start)) as file,
-                pa.ipc.new_file(file, schema) as writer,
-            ):
+            path = _part(parts, part.start)
+            with replacing(path) as file, pa.ipc.new_file(file, schema) as writer:
                 writer.write_table(pa.concat_tables(blocks).combine_chunks())
 
 
@@ -327,17 +314,13 @@ def _join(
         drawn = order[: int(good.sum())]
         least = drawn[: min(DRAWN, -(-len(drawn) // 2))]
         most = drawn[len(least) :][::-1][:DRAWN]
-        blocks = [
-            contact_sheet.Block(
-                heading,
-                [
-                    Picture(images.tile(row), images.names[row], f"concentration {kappa[row]:#.3g}")
-                    for row in half
-                ],
-                columns=5,
-            )
-            for heading, half in (("least certain first", least), ("most certain first", most))
-        ]
+
+        def block(heading: str, rows: np.ndarray) -> contact_sheet.Block:
+            notes = (f"concentration {kappa[row]:#.3g}" for row in rows)
+            tiles, names = map(images.tile, rows), (images.names[row] for row in rows)
+            return contact_sheet.Block(heading, list(map(Picture, tiles, names, notes)), columns=5)
+
+        blocks = [block("least certain first", least), block("most certain first", most)]
         contact_sheet.write_sheet(blocks, picture, title=f"{output.name}: {count:,} images")
     return Embedded(
         output=output,

@@ -94,7 +94,7 @@ def main(values: flags.FlagValues) -> None:
 
     methods.check_name(config.method)
     validate(config)
-    if not chosen and config.name != settings:
+    if not chosen and (values.data or "config.data.source" in values):
         print(f"settings: those of --config={settings}, as none is given")
     cli.download(
         values, (config.data.source, config.data.eval_source), data_dir=config.data.data_dir

@@ -112,9 +112,14 @@ def _sources(subject: Subject, options: Options) -> tuple[str, dict[str, data.So
 
 
 def foreign_sources(subject: Subject, options: Options) -> dict[str, data.Source]:
-    """The foreign sets that options name, each once."""
-    opened = (subject.open(source) for source in dict.fromkeys(options.ood_sources))
-    return {source.name: source for source in opened}
+    """The foreign sets that options name, each once: test splits, or all where there is none."""
+    opened = {}
+    for name in dict.fromkeys(options.ood_sources):
+        source = subject.open(name)
+        if source.divided and isinstance(name, str):  # nothing of it was ever trained on
+            source = subject.open(name, "all")
+        opened[source.name] = source
+    return opened
 
 
 def _models(subject: Subject, options: Options) -> dict[str, Subject]:
