@@ -185,7 +185,9 @@ def test_other_views_are_embedded_anew(encoder, tmp_path, monkeypatch):
     counts = []
     to_cache = cached.FitKappa.to_cache
     monkeypatch.setattr(cached.FitKappa, "to_cache", lambda *_: counts.append(1) or to_cache(*_))
-    for number, changes in enumerate([{}, {"model.hidden": 5}, {"augment.hue": 0.05}]):
+    for number, changes in enumerate(
+        [{}, {"optimizer.learning_rate": 2e-3}, {"augment.hue": 0.05}]
+    ):
         counts.clear()
         given = {"epochs": 1, "fit_kappa.cache_views": 2, "seed": 5, **QUICK, **changes}
         posthoc.fit_kappa(encoder, tmp_path / str(number), changes=given)
