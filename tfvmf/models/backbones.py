@@ -33,6 +33,7 @@ _LEVEL = "level:"  # starts the names of the maps of levels
 _SHOWN = 12  # names in a message
 USUAL_SIZE = 224  # of images, where a network takes any: that of most ImageNet networks
 _TOKEN_LEVELS = 4  # depths of a transformer that are levels
+_ENDS = np.array([[[[0.0] * 3, [1.0] * 3]]], np.float32)  # an image of a black and a white pixel
 
 # ---- What everybody else uses.
 
@@ -100,12 +101,12 @@ def load_backbone(
     Args:
         spec: See above.
         kind: What `spec` is without its prefix; also `saved_model`, the directory of a SavedModel.
-        width: Channels of the first stage, of a network that is built in.
-        stem: First layers of a network that is built in.
-        dropout: Probability of dropping a channel of a network that is built in.
+        width: Of a network that is built in (`resnet.build_backbone`), like the next two.
+        stem: See there.
+        dropout: See there.
         weights: Of `applications:`: `imagenet` (the default), `none` or a `.weights.h5` file; of
             `hub:`: `none`, or the preset's.
-        feature_layer: See `adapt`, like the next two.
+        feature_layer: Of any other network (`adapt`), like the next two.
         input_range: See there.
         level_layers: See there.
         trust_model: Load a SavedModel whatever it contains (`load_saved_model`).
@@ -127,11 +128,12 @@ def load_backbone(
         network, where = _load_saved(path, trust_model=trust_model), str(path)
     else:
         load = _load_application if kind == "applications" else _load_hub
-        network, found = load(name, weights)
+        network, ends = load(name, weights)
         if kind == "hub":  # tokens, of a transformer
             feature_layer = feature_layer or next(iter(Graph(network, spec).outputs))
         original, where = network, f"{kind}:{name}"
-        input_range = input_range or found
+        if ends is not None:
+            input_range = input_range or _range_of(ends, where)
     return adapt(
         network,
         feature_layer=feature_layer,
@@ -234,19 +236,14 @@ def freeze_stages(backbone: Backbone, count: int) -> None:
 
 
 class DeclaredInput(NamedTuple):
-    """What a network takes, as far as its files say so; nothing is built.
-
-    Attributes:
-        size: Height and width of its images, None where it takes any.
-        range: The usual range of pixels of its type.
-    """
+    """Height and width of a network's images (None: any), and the usual pixels of their type."""
 
     size: int | None
     range: str
 
 
 def declared_input(spec: str, kind: str) -> DeclaredInput:
-    """Reads what the network of a spec without its prefix takes."""
+    """Reads what a network takes, as far as its files say so; nothing is built."""
     path, shape, pixel_type = pathlib.Path(spec).expanduser(), None, "float32"
     if kind == "saved_model":
         shape = input_shape(path)
@@ -263,11 +260,8 @@ def declared_input(spec: str, kind: str) -> DeclaredInput:
 
 def resources(encoder: keras.Model) -> list[tf.Variable]:
     """Variables inside an encoder that Keras does not know of: those of SavedModels."""
-    found: list[tf.Variable] = []
-    for layer in all_layers(encoder):
-        if isinstance(layer, SavedFunction):
-            found += layer.resources
-    return found
+    saved = (layer for layer in all_layers(encoder) if isinstance(layer, SavedFunction))
+    return [variable for layer in saved for variable in layer.resources]
 
 
 def all_layers(model: keras.Model) -> list[keras.Layer]:
@@ -588,8 +582,8 @@ def _load_saved(path: pathlib.Path, *, trust_model: bool) -> keras.Model:
     return keras.Model(inputs, layer(inputs), name="saved_model")
 
 
-def _load_application(name: str, weights: str) -> tuple[keras.Model, str]:
-    """A network of Keras Applications without its classifier, and the pixels that it takes."""
+def _load_application(name: str, weights: str) -> tuple[keras.Model, np.ndarray | None]:
+    """A network of Keras Applications without its classifier; what it makes of black and white."""
     known = [key for key in dir(keras.applications) if key[0].isupper()]
     if name not in known:
         raise UserError(f"applications:{name} is unknown: Keras has {_listed(known, near=name)}")
@@ -613,15 +607,11 @@ def _load_application(name: str, weights: str) -> tuple[keras.Model, str]:
         ) from error
     modules = [getattr(keras.applications, key) for key in dir(keras.applications)]
     module = next(m for m in modules if hasattr(m, name) and hasattr(m, "preprocess_input"))
-    white = float(module.preprocess_input(np.full((1, 1, 1, 3), 255.0))[0, 0, 0, 0])
-    found = {255: "0..255", 1: "-1..1", 151: "caffe", 2: "torch"}.get(round(white))
-    if found is None:
-        raise UserError(f"applications:{name} takes pixels of a kind that is unknown: {white:g}")
-    return model, found
+    return model, module.preprocess_input(255.0 * _ENDS)[0, 0]
 
 
-def _load_hub(preset: str, weights: str) -> tuple[keras.Model, str]:
-    """An image backbone of KerasHub with its own scaling of pixels from 0 to 255."""
+def _load_hub(preset: str, weights: str) -> tuple[keras.Model, np.ndarray | None]:
+    """An image backbone of KerasHub; what its preset makes of black and white, if it says so."""
     hub, where = _keras_hub(f"hub:{preset}"), f"hub:{preset}"
     if weights not in ("", "none"):
         raise UserError(f"weights={weights}: {where} has its own; use none for random ones")
@@ -638,16 +628,19 @@ def _load_hub(preset: str, weights: str) -> tuple[keras.Model, str]:
     try:
         converter = hub.layers.ImageConverter.from_preset(preset)
     except Exception:  # a preset of a backbone alone has none
-        return model, ""
-    scale, offset = (getattr(converter, name, None) for name in ("scale", "offset"))
-    edges = [np.asarray(scale if scale is not None else 1.0) * pixel for pixel in (0.0, 255.0)]
-    edges = [np.broadcast_to(edge + (0.0 if offset is None else offset), [3]) for edge in edges]
-    for name, limits in INPUT_RANGES.items():
-        expected = limits or ([(-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225)] * 2)
-        same = np.allclose(edges[0], expected[0], atol=0.02)
-        if same and (limits is None or np.allclose(edges[1], expected[1], atol=0.02)):
-            return model, "torch" if limits is None else name
-    raise UserError(f"{where} scales pixels to {edges[0]} .. {edges[1]}: choose an input_range")
+        return model, None
+    scale, offset = converter.scale, converter.offset
+    ends = 255.0 * _ENDS[0, 0] * (1.0 if scale is None else np.asarray(scale))
+    return model, ends + (0.0 if offset is None else np.asarray(offset))
+
+
+def _range_of(ends: np.ndarray, where: str) -> str:
+    """The range in which black and white are `ends` [2, 3], what a network's own scaling makes."""
+    for name in INPUT_RANGES:
+        made = Pixels((None, None, None, 3), input_range=name)(_ENDS)[0, 0]
+        if np.allclose(made, ends, atol=0.02):
+            return name
+    raise UserError(f"{where} takes pixels from {ends[0]} to {ends[1]}: choose an input_range")
 
 
 def _keras_hub(where: str) -> Any:

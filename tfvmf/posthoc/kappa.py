@@ -200,7 +200,11 @@ def fit_config(
         asked = tuple(name for name in _OF_MODELS if f"model.{name}" in changes)
         _refuse(settings.model, asked, f"{model} is a run, which knows its own")
     else:
-        _complete_model(settings, changes, usual=backbones.USUAL_SIZE if config is None else 0)
+        usual = backbones.USUAL_SIZE if config is None else settings.data.image_size
+        if kind != "run" and "data.image_size" not in changes:
+            own = backbones.declared_input(model, kind).size
+            settings.data.image_size = own or usual
+        _complete_model(settings, changes)
     return settings
 
 
@@ -260,22 +264,14 @@ def _run_config(model: pathlib.Path) -> ml_collections.ConfigDict:
     return config
 
 
-def _complete_model(
-    settings: ml_collections.ConfigDict, changes: dict[str, Any], *, usual: int
-) -> None:
-    """Settings of a head for a model from elsewhere: the size of its images, and what it sees.
-
-    `usual` is the size where the model takes any; 0 for that of the settings.
-    """
+def _complete_model(settings: ml_collections.ConfigDict, changes: dict[str, Any]) -> None:
+    """Settings of a head for a model from elsewhere: what it sees, and the model's fingerprint."""
     frozen = settings.fit_kappa
     if changes.get("concentration.levels") == "last":
         settings.model.level_layers = "none"
-    if "data.image_size" not in changes:
-        own = backbones.declared_input(frozen.model, frozen.kind).size
-        settings.data.image_size = own or usual or settings.data.image_size
-    paths = [frozen.model] if frozen.kind != "applications" else [settings.model.weights]
-    if os.path.exists(paths[0]):
-        frozen.fingerprint = files.fingerprint(paths[0])
+    path = settings.model.weights if frozen.kind == "applications" else frozen.model
+    if os.path.exists(path):
+        frozen.fingerprint = files.fingerprint(path)
 
 
 def _complete_features(settings: ml_collections.ConfigDict, changes: dict[str, Any]) -> None:

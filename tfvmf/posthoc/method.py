@@ -107,10 +107,8 @@ class FitKappa(Method):
                 f"{workdir}: {path} is damaged, or not the encoder that the head was fitted to"
             )
         config.fit_kappa.model = str(path)
-        config.fit_kappa.kind, config.model.weights = (
-            "keras" if kind in ("applications", "hub") else kind,
-            "",
-        )
+        if not copied:
+            config.fit_kappa.kind, config.model.weights = "keras", ""
         if not config.model.level_layers:  # a run from before there were rules
             config.model.level_layers = "none"
             if kind == "keras" and not config.model.input_range:
