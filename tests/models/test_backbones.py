@@ -86,11 +86,25 @@ def test_pixels_as_keras_converts_them(mode, pixel):
 
 @pytest.mark.parametrize(
     ("name", "pixels"),
-    [("ResNet50", "caffe"), ("MobileNetV2", "-1..1"), ("DenseNet121", "torch")],
+    [
+        ("ResNet50", "caffe"),
+        ("MobileNetV2", "-1..1"),
+        ("DenseNet121", "torch"),
+        ("MobileNetV3Small", "0..255"),
+    ],
 )
 def test_applications_have_their_own_pixels(name, pixels, monkeypatch):
     monkeypatch.setattr(keras.applications, name, lambda **_: blocks())
     assert models.load_backbone(f"applications:{name}", weights="none").input_range == pixels
+
+
+def test_every_application_says_what_it_makes_of_pixels():
+    names = [name for name in dir(keras.applications) if name[0].isupper()]
+    assert len(names) > 30
+    for name in names:
+        module = backbones._application_module(name)
+        key = name.lower().replace("v2", "").replace("v3", "")
+        assert key.startswith(module.__name__.split(".")[-1].split("_")[0][:6]), name
 
 
 def test_an_encoder_on_any_keras_model(small, images, tmp_path):

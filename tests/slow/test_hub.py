@@ -55,7 +55,7 @@ def test_what_is_no_image_backbone_is_one_line(tmp_path):
     keras_hub.models.BertBackbone(
         vocabulary_size=10, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4
     ).save_to_preset(str(tmp_path / "bert"))
-    with pytest.raises(UserError, match="is not an image backbone: it takes token_ids"):
+    with pytest.raises(UserError, match=r"is not an image backbone: it takes .*token_ids"):
         models.load_backbone(f"hub:{tmp_path / 'bert'}")
     with pytest.raises(UserError, match=r"hub:nosuch cannot be loaded .*KerasHub preset"):
         models.load_backbone("hub:nosuch")

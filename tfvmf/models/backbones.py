@@ -605,9 +605,16 @@ def _load_application(name: str, weights: str) -> tuple[keras.Model, np.ndarray 
             f"applications:{name}: its weights cannot be downloaded: put {url.group(1)} into "
             "~/.keras/models, or use weights=none or weights=/path.weights.h5"
         ) from error
-    modules = [getattr(keras.applications, key) for key in dir(keras.applications)]
-    module = next(m for m in modules if hasattr(m, name) and hasattr(m, "preprocess_input"))
-    return model, module.preprocess_input(255.0 * _ENDS)[0, 0]
+    return model, _application_module(name).preprocess_input(255.0 * _ENDS)[0, 0]
+
+
+def _application_module(name: str) -> Any:
+    """The module of a network, which knows its pixels: the one that has it, or is called so."""
+    found = {key: getattr(keras.applications, key) for key in dir(keras.applications)}
+    modules = {key: m for key, m in found.items() if hasattr(m, "preprocess_input")}
+    called = [key for key in modules if name.lower().startswith(key.replace("_", ""))]
+    having = [key for key in modules if hasattr(modules[key], name)]
+    return modules[(having or sorted(called, key=len))[-1]]
 
 
 def _load_hub(preset: str, weights: str) -> tuple[keras.Model, np.ndarray | None]:
