@@ -168,7 +168,7 @@ def test_two_logical_devices_fit_what_one_does(keras_file, tmp_path):
 
 
 def test_views_on_disk_train_what_those_in_memory_do(encoder, cached_run, tmp_path, monkeypatch):
-    changes = {"fit_kappa.cache_views": 3, "epochs": 3, "data.memory_limit_gib": 0.0, **QUICK}
+    changes = {"fit_kappa.cache_views": 3, "epochs": 3, "data.memory_limit_gib": 0.001, **QUICK}
     kinds = []
     reader = cached.CachedViews.reader
     monkeypatch.setattr(

@@ -694,7 +694,7 @@ class SavedFunction(layers.Layer):
         self, path: str | pathlib.Path, *, trust_model: bool = False, **options: Any
     ) -> None:
         super().__init__(**{"dtype": "float32", **options, "trainable": False})
-        self._path = str(path)
+        self._saved_path = str(path)
         self._loaded = load_saved_model(path, trust_model=trust_model)  # keeps variables alive
         self._function = _function(self._loaded, path)
         leaves = tf.nest.flatten(self._function.structured_input_signature)
@@ -725,7 +725,7 @@ class SavedFunction(layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` needs to load the SavedModel again; it is not trusted then."""
-        return {**super().get_config(), "path": self._path}
+        return {**super().get_config(), "path": self._saved_path}
 
 
 def _function(loaded: Any, path: str | pathlib.Path) -> Any:
