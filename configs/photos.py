@@ -3,7 +3,8 @@
     tfvmf train folder:/my/photos --config.minutes=60
 
 Images of 96x96 pixels, mirrored and recolored views, a ResNet-18 of width 32 whose first layers
-shrink the image as on ImageNet. A tenth of the training images is kept for calibration.
+shrink the image as on ImageNet. A tenth of the training images is kept for calibration. Not run as
+a whole here; docs/photos.md says what a folder may hold.
 """
 
 import ml_collections

@@ -230,7 +230,7 @@ def test_checkpoints_without_the_right_to_read_them(part):
         Trained(workdir).save(10)
         workdir.chmod(0o755)
         (workdir / "checkpoints" / part).chmod(0)
-        found = as_nobody(lambda: checkpoints.newest_intact(workdir))
+        found = as_nobody(lambda: checkpoints.latest(workdir))
     assert found.startswith("UserError: ")
     assert found.endswith("cannot be read: Permission denied")
 

@@ -32,7 +32,7 @@ def load_digits(request: Request) -> Source:
         raise UserError(
             f"digits: {len(digits.target):,} images of {request.image_size}x{request.image_size} "
             f"need {request.bytes(len(digits.target)) / 2**30:,.1f} GiB, and memory_limit is "
-            f"{request.memory_limit / 2**30:,.1f} GiB: expected a smaller image_size"
+            f"{request.memory_limit / 2**30:,.1f} GiB: lower image_size, or raise it"
         )
     test = np.isin(np.arange(len(digits.target)) % _DIGITS_PERIOD, _DIGITS_TEST)
     chosen = {"train": ~test, "test": test, "all": np.ones_like(test)}[request.split]

@@ -4,6 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfvmf.losses.concentration import check_pairs
+
 # Similarities in one matrix, 64 MiB of float32: those of 2048 images. A few such matrices are in
 # memory at a time, so larger batches are cut into parts of a quarter.
 _MAX_MATRIX_ELEMENTS = 1 << 24
@@ -43,6 +45,8 @@ def nt_xent(
     """
     if temperature <= 0.0:
         raise ValueError(f"temperature must be positive, not {temperature}")
+    direction_1, direction_2 = map(tf.convert_to_tensor, (direction_1, direction_2))
+    check_pairs(direction_1, direction_2)
     if (candidates_1 is None) != (candidates_2 is None):
         raise ValueError("candidates_1 and candidates_2 must be given together")
     candidates_1 = direction_1 if candidates_1 is None else candidates_1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 import math
 import pathlib
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import ml_collections
@@ -15,13 +15,15 @@ from tfvmf.errors import UserError
 from tfvmf.lazy import lazy_import
 from tfvmf.settings import Setting, parse_backbone
 
+# Settings are read before TensorFlow is imported. Methods take these lazy modules from here.
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
     from tfvmf import counter_random, data, distribute, losses, models, vmf
-else:  # settings are read before TensorFlow is imported
-    tf, counter_random, data, distribute, losses, models, vmf = lazy_import(
+else:
+    keras, tf, counter_random, data, distribute, losses, models, vmf = lazy_import(
+        "keras",
         "tensorflow",
         "tfvmf.counter_random",
         "tfvmf.data",
@@ -32,6 +34,7 @@ else:  # settings are read before TensorFlow is imported
     )
 
 Terms = dict[str, "tf.Tensor"]
+Views = list["tf.Tensor"]
 # A function of images and seeds that makes views, and how many of them are made.
 ViewKind = tuple[Any, int]
 
@@ -45,10 +48,13 @@ class StepContext(NamedTuple):
     Attributes:
         seed: Two integers, the run's seed and the step, for a method that draws random numbers.
         epoch: Number of epochs done, with fractions.
+        training: Whether models are in training mode; otherwise nothing changes but the loss is
+            computed.
     """
 
     seed: tf.Tensor | tuple[int, int] = (0, 0)
     epoch: tf.Tensor | float = 0.0
+    training: bool = True
 
 
 START = StepContext()
@@ -73,13 +79,14 @@ class Objective:
 class Method(abc.ABC):
     """Turns views of a batch into a loss.
 
-    A subclass declares what is its own in class attributes, names its models in `__init__` and
-    computes its loss in `objective`; this class adds the paper's concentration terms, the same way
-    for every method. Everything that a checkpoint must hold is in `models`.
+    A subclass declares what is its own in class attributes, builds what it needs beside the encoder
+    in `build_parts` and computes its loss in `objective`; this class adds the paper's concentration
+    terms, the same way for every method. Everything that a checkpoint must hold is in `models`.
 
     Args:
         config: The whole configuration of the run.
         num_classes: Number of classes of the labels, 0 without labels.
+        encoder: The encoder to train; by default the one that the configuration describes.
 
     Attributes:
         section: The section of the configuration that holds its settings.
@@ -89,6 +96,7 @@ class Method(abc.ABC):
         num_views: Views per image.
         num_wide_views: Further, damaged views that only the concentration head learns from.
         needs_labels: Whether it can train only on labeled images.
+        follows_epochs: Whether a step depends on how many epochs are done.
         probabilistic: Whether the encoder learns a concentration.
         explicit: Whether the paper's alignment and penalty teach the concentration.
         learns_directions: Whether the encoder changes, or only its concentration head.
@@ -104,6 +112,7 @@ class Method(abc.ABC):
     relative_cost: ClassVar[float] = 1.0
     num_views: int = 2
     needs_labels: ClassVar[bool] = False
+    follows_epochs: ClassVar[bool] = False
     probabilistic: ClassVar[bool] = True
     explicit: ClassVar[bool] = True
     learns_directions: ClassVar[bool] = True
@@ -111,7 +120,18 @@ class Method(abc.ABC):
     takes: str = "images"
     kappa_note: str = ""
 
-    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
+    def __init__(
+        self,
+        config: ml_collections.ConfigDict,
+        *,
+        num_classes: int = 0,
+        encoder: keras.Model | None = None,
+    ) -> None:
+        if self.needs_labels and num_classes < 2:
+            raise UserError(
+                f"method {config.method} needs labels of at least 2 classes, and data source "
+                f"{config.data.source!r} has {num_classes}: choose a labeled source"
+            )
         self.config = config
         self.num_classes = num_classes
         wide = self.probabilistic and self.explicit and config.concentration.view_kind == "wide"
@@ -120,6 +140,11 @@ class Method(abc.ABC):
             note = "of damaged views kappa was taught the cosine with an undamaged one"
             self.kappa_note = "; ".join(filter(None, (type(self).kappa_note, note)))
         self.models: dict[str, keras.Layer] = {}
+        self.models["encoder"] = encoder or self.build_encoder(concentration=self.probabilistic)
+        self.build_parts()
+
+    def build_parts(self) -> None:  # noqa: B027 # a method may need nothing
+        """Adds to `models` what the method trains or keeps beside the encoder."""
 
     # ---- What a subclass may declare by functions of the configuration.
 
@@ -163,10 +188,13 @@ class Method(abc.ABC):
                 raise UserError(f"{workdir}: its backbone, {path}, is missing")
             config.model.backbone, config.model.weights = f"keras:{path}", ""
 
+    @classmethod
+    def trained_outputs(cls) -> tuple[str, ...]:
+        """The outputs of the encoder that its loss depends on."""
+        return models.OUTPUTS if cls.probabilistic else ("features", "mean_direction")
+
     @abc.abstractmethod
-    def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
-    ) -> Objective:
+    def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """The method's own loss on one replica's share of the batch.
 
         Args:
@@ -209,6 +237,14 @@ class Method(abc.ABC):
         assert self.backbone is not None
         return self.encoder.get_layer(self.backbone.model.name).trainable_variables
 
+    @property
+    def watched_names(self) -> list[str]:
+        """Names of the values that `loss` returns."""
+        taught = self.probabilistic and self.explicit
+        names = ["loss", *self.term_names, *(("alignment", "penalty") if taught else ())]
+        names += ["cosine"] if self.num_views > 1 else []
+        return names + (["kappa", "kappa_square"] if self.probabilistic else [])
+
     def describe_encoder(self) -> str:
         """What the encoder is, for people."""
         if self.backbone is not None and not self.backbone.built_in:
@@ -245,7 +281,7 @@ class Method(abc.ABC):
         if not (self.probabilistic and self.explicit):
             raise ValueError(f"{self.config.method} does not learn kappa from a cosine")
         if config.regularizer == "vmf":
-            return vmf.mean_resultant_length(kappa, self._dimension)
+            return vmf.mean_resultant_length(kappa, self.dimension)
         return losses.predicted_cosine(
             kappa, align_weight=config.align_weight, penalty_weight=config.penalty_weight
         )
@@ -254,7 +290,7 @@ class Method(abc.ABC):
 
     def loss(
         self,
-        views: list[tf.Tensor],
+        views: Views,
         labels: tf.Tensor | None = None,
         context: StepContext = START,
     ) -> Terms:
@@ -266,15 +302,14 @@ class Method(abc.ABC):
         with models.dropout_masks(None):  # only where `encode` gives seeds
             return self._loss(views, labels, context)
 
-    def _loss(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
-    ) -> Terms:
+    def _loss(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Terms:
         own = len(views) - self.num_wide_views
         objective = self.objective(views[:own], labels, context)
         terms = dict(objective.terms)
         cosines, kappas = objective.cosines, objective.concentrations
         if self.num_wide_views:
-            measured = self.head_objective([*views[: self.num_views], *views[own:]])
+            seen = [*views[: self.num_views], *views[own:]]
+            measured = self.head_objective(seen, training=context.training)
             cosines = cosines + measured.cosines[len(cosines) :]
             kappas = measured.concentrations
         if self.probabilistic and self.explicit:
@@ -285,7 +320,7 @@ class Method(abc.ABC):
                 align_weight=config.align_weight,
                 penalty_weight=config.penalty_weight,
                 regularizer=config.regularizer,
-                dimension=self._dimension,
+                dimension=self.dimension,
             )
         watched: Terms = {}
         if cosines:
@@ -346,7 +381,7 @@ class Method(abc.ABC):
 
     def encode(
         self,
-        views: list[tf.Tensor],
+        views: Views,
         context: StepContext,
         *,
         model: keras.Model | None = None,
@@ -366,17 +401,18 @@ class Method(abc.ABC):
         model = model or self.encoder
         if self.num_wide_views:  # the head learns in `head_objective`, from other batch statistics
             model = models.without_concentration(model)
+        drops = context.training and models.has_dropout(model)
         size = len(views) if self.config.model.one_pass else 1
         outputs = []
         for start in range(0, len(views), size):
             group = views[start : start + size]
-            with self._dropout(group, context, first_view + start):
-                whole = model(tf.concat(group, axis=0), training=True)
+            with self._masks(group, context, first_view + start) if drops else nullcontext():
+                whole = model(tf.concat(group, axis=0), training=context.training)
             parts = {name: tf.split(value, len(group)) for name, value in whole.items()}
             outputs += [{name: parts[name][i] for name in parts} for i in range(len(group))]
         return outputs
 
-    def head_objective(self, views: list[tf.Tensor]) -> Objective:
+    def head_objective(self, views: Views, *, training: bool = True) -> Objective:
         """What views teach the concentration head while the encoder stands still.
 
         The encoder is in inference mode and gets no gradient. All views are one batch for the head:
@@ -386,7 +422,7 @@ class Method(abc.ABC):
         frozen = self.frozen_outputs(tf.concat(views, axis=0))
         mu = tf.split(tf.stop_gradient(frozen["mean_direction"]), len(views))
         head = self.encoder.get_layer("concentration_head")
-        kappa = head(tf.stop_gradient(frozen["head_inputs"]), training=True)
+        kappa = head(tf.stop_gradient(frozen["head_inputs"]), training=training)
         cosines = [losses.cosine(mu[0], other) for other in mu[1:]]
         return Objective({}, [cosines[0], *cosines], tf.split(kappa, len(views)))
 
@@ -395,15 +431,14 @@ class Method(abc.ABC):
         return models.frozen_outputs(self.encoder)(views, training=False)
 
     @property
-    def _dimension(self) -> int:
+    def dimension(self) -> int:
+        """Length d of the mean direction."""
         return self.encoder.output["mean_direction"].shape[-1]
 
-    def _dropout(
-        self, views: list[tf.Tensor], context: StepContext, first_view: int
-    ) -> contextlib.AbstractContextManager[None]:
-        """Drops units, if the configuration asks for it, by seeds of these views."""
-        if not self.config.model.dropout:
-            return contextlib.nullcontext()  # there is nothing that could drop
+    def _masks(
+        self, views: Views, context: StepContext, first_view: int
+    ) -> AbstractContextManager[None]:
+        """Drops units by seeds of these views."""
         rows = tf.shape(views[0])[0]
         positions = distribute.replica_id() * rows + tf.range(rows)
         seed, step = context.seed[0], context.seed[1]

@@ -3,6 +3,7 @@
 from tfvmf.models.backbones import Backbone, Pixels, adapt, freeze_stages, load_backbone
 from tfvmf.models.encoder import (
     OUTPUTS,
+    ConstantConcentration,
     Encoder,
     Levels,
     Prototypes,
@@ -10,6 +11,7 @@ from tfvmf.models.encoder import (
     build_direction_head,
     build_encoder,
     build_predictor,
+    copy_without_concentration,
     frozen_outputs,
     with_projection,
     without_concentration,
@@ -22,6 +24,7 @@ __all__ = [
     "OUTPUTS",
     "Backbone",
     "BatchNorm",
+    "ConstantConcentration",
     "Convolution",
     "Dropout",
     "Encoder",
@@ -34,6 +37,7 @@ __all__ = [
     "build_direction_head",
     "build_encoder",
     "build_predictor",
+    "copy_without_concentration",
     "dropout_masks",
     "freeze_stages",
     "frozen_outputs",

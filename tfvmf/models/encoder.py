@@ -149,6 +149,13 @@ def without_concentration(encoder: keras.Model) -> keras.Model:
     return keras.Model(encoder.input, outputs, name=encoder.name)
 
 
+def copy_without_concentration(encoder: keras.Model) -> keras.Model:
+    """An encoder of the same structure with weights of its own, and 1 for the concentration."""
+    outputs = dict(encoder.output)
+    outputs["concentration"] = ConstantConcentration(name="concentration")(outputs["features"])
+    return keras.models.clone_model(keras.Model(encoder.input, outputs, name=encoder.name))
+
+
 def frozen_outputs(encoder: keras.Model) -> keras.Model:
     """The same encoder up to its concentration head, sharing all weights.
 

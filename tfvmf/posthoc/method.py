@@ -10,19 +10,16 @@ import ml_collections
 from tfvmf import files, methods
 from tfvmf.errors import UserError
 from tfvmf.lazy import lazy_import
-from tfvmf.methods.base import Method, Objective, StepContext, Terms, ViewKind
+from tfvmf.methods.base import Method, Objective, StepContext, Terms, ViewKind, Views, data, tf
 from tfvmf.settings import Setting
 
 if TYPE_CHECKING:
     import keras
-    import tensorflow as tf
 
-    from tfvmf import data, models
+    from tfvmf import models
     from tfvmf.models import backbones
 else:  # settings are read before TensorFlow is imported
-    tf, keras, data, models, backbones = lazy_import(
-        "tensorflow", "keras", "tfvmf.data", "tfvmf.models", "tfvmf.models.backbones"
-    )
+    keras, models, backbones = lazy_import("keras", "tfvmf.models", "tfvmf.models.backbones")
 
 KINDS = ("run", "keras", "saved_model", "applications", "hub", "features")
 # Names of the copies of models that a run keeps.
@@ -56,18 +53,18 @@ class FitKappa(Method):
         "cache_views": Setting(0, "views per image that are embedded once; 0: new ones", low=0),
     }
 
-    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
-        super().__init__(config, num_classes=num_classes)
+    def build_parts(self) -> None:
+        """Nothing: of an encoder from elsewhere, the head alone is trained and saved."""
         # Wide views are views like the others: they all teach the head, and nothing else learns.
         self._wide, self.num_wide_views = self.num_wide_views, 0
-        self._foreign = config.fit_kappa.kind != "run"
-        self.takes = "features" if config.fit_kappa.kind == "features" else "images"
-        self._encoder = self.build_encoder(concentration=True)
+        self._encoder = self.models["encoder"]
         self._head = self._encoder.get_layer("concentration_head")
         if self._foreign:  # its weights are in a file of its own, not in the checkpoints
-            self.models["concentration_head"] = self._head
-        else:
-            self.models["encoder"] = self._encoder
+            self.models = {"concentration_head": self._head}
+
+    @property
+    def _foreign(self) -> bool:
+        return self.config.fit_kappa.kind != "run"
 
     @classmethod
     def check(cls, config: ml_collections.ConfigDict) -> None:
@@ -145,6 +142,7 @@ class FitKappa(Method):
 
     def build_encoder(self, *, concentration: bool) -> keras.Model:
         """The encoder of a run's settings, a model from elsewhere, or a head without an encoder."""
+        self.takes = "features" if self.config.fit_kappa.kind == "features" else "images"
         encoder = super().build_encoder(concentration=concentration)
         self.config.model.dimension = encoder.output["mean_direction"].shape[-1]
         return encoder
@@ -172,11 +170,9 @@ class FitKappa(Method):
             kinds.append((data.WideViews(augmentation=augmentation), self._wide))
         return kinds
 
-    def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
-    ) -> Objective:
+    def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""
-        return self.head_objective(views)
+        return self.head_objective(views, training=context.training)
 
     def frozen_outputs(self, views: tf.Tensor) -> Terms:
         """See `Method.frozen_outputs`; of cached vectors, their two parts."""

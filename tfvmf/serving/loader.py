@@ -285,6 +285,8 @@ def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
     except Exception as error:  # whatever the classes in the file raise
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{path} cannot be loaded by Keras: {reason}") from error
+    if isinstance(encoder, training.Contrastive):
+        encoder = encoder.encoder
     outputs = getattr(encoder, "output", None) if getattr(encoder, "built", False) else None
     outputs = outputs if isinstance(outputs, dict) else {}
     if missing := [name for name in OUTPUTS if name not in outputs]:

@@ -1,6 +1,7 @@
 """Training: the loop, strategies, optimizers, checkpoints, metrics."""
 
 from tfvmf.training.checkpoints import load_method
+from tfvmf.training.contrastive import Contrastive
 from tfvmf.training.inputs import (
     augmentation_from_config,
     draw_views,
@@ -12,6 +13,7 @@ from tfvmf.training.metrics import read_metrics
 from tfvmf.training.strategies import share_cores
 
 __all__ = [
+    "Contrastive",
     "Interrupted",
     "augmentation_from_config",
     "draw_views",

@@ -61,7 +61,7 @@ class Checkpoints:
 
         A damaged one is reported, and the one before it is taken.
         """
-        path = newest_intact(self._workdir, report=self._chief)
+        path = latest(self._workdir, report=self._chief)
         if path is None:
             return 0
         try:
@@ -159,7 +159,7 @@ def _literal(path: str) -> Iterator[str]:
         yield os.path.join(place, os.path.basename(path))
 
 
-def newest_intact(workdir: pathlib.Path, *, report: bool = False) -> str | None:
+def latest(workdir: pathlib.Path, *, report: bool = False) -> str | None:
     """Path of the newest checkpoint that can be read; None before the first.
 
     Args:
@@ -247,11 +247,6 @@ def _reason(error: Exception) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-def latest(workdir: pathlib.Path) -> str | None:
-    """Path of a run's newest checkpoint that is not damaged, None before the first."""
-    return newest_intact(workdir)
-
-
 def load_method(
     workdir: str | os.PathLike[str],
     *,
@@ -271,7 +266,7 @@ def load_method(
     """
     workdir, checkpoint = pathlib.Path(workdir).expanduser(), os.fspath(checkpoint)
     config, facts = run_directory.read(workdir)
-    path = _find(workdir, checkpoint) if checkpoint else newest_intact(workdir, report=True)
+    path = _find(workdir, checkpoint) if checkpoint else latest(workdir, report=True)
     if path is None and config.ensemble.num_members > 1:
         raise UserError(
             f"{workdir} is an ensemble: name one of its members, {run_directory.member(workdir, 0)}"

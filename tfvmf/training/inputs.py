@@ -92,7 +92,14 @@ def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = No
         num_classes=source.num_classes,
         reader=lambda: pipeline.image_reader(source),
         views=lambda method: views_of(method, augmentation),
-        monitor=lambda method: Monitor(config.monitor, method.encoder, bank, queries),
+        monitor=lambda method: Monitor(
+            method.encoder,
+            bank,
+            queries,
+            neighbors=config.monitor.neighbors,
+            bank_images=config.monitor.bank_images,
+            query_images=config.monitor.query_images,
+        ),
         fingerprint=source.fingerprint,
         check=lambda method: method.check_images(),
         broken=broken,
@@ -205,7 +212,7 @@ def augmentation_from_config(
     """The views that a run's configuration describes, as large as its images or of `size`."""
     size = size or config.data.image_size
     try:
-        return data.Augmentation(size=size, **config.augment.to_dict())
+        return data.Augmentation(size=size, seed=config.seed, **config.augment.to_dict())
     except ValueError as error:
         raise UserError(f"--config.augment: {error}") from error
 
