@@ -10,13 +10,14 @@ from helpers.foreign import foreign_cnn
 from helpers.states import assert_equal_weights, weights
 from helpers.tiny import tiny_config
 from keras import layers
+from sklearn.datasets import load_sample_images
 
 import tfvmf
 from tfvmf import models, serving, training
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method, building
 from tfvmf.models import backbones
-from tfvmf.settings import parse_backbone
+from tfvmf.settings import INPUT_RANGES, parse_backbone
 from tfvmf.training import loop
 
 
@@ -74,6 +75,23 @@ def test_the_pixels_that_a_network_takes_are_found(images, small):
     np.testing.assert_allclose(
         models.adapt(small).model(images)["features"], expected, rtol=1e-4, atol=1e-5
     )
+
+
+def test_statistics_of_a_trained_network_tell_its_pixels():
+    """A network whose batch norm has seen photographs in a range is given that range."""
+    photos = np.stack([photo[:424, :640] for photo in load_sample_images().images]) / 255.0
+    images = keras.Input((None, None, 3))
+    x = layers.Conv2D(16, 3, strides=2, use_bias=False, name="conv")(images)
+    x = layers.BatchNormalization(name="norm")(x)
+    network = keras.Model(images, layers.GlobalAveragePooling2D()(x))
+    norm = network.get_layer("norm")
+    assert models.adapt(network).input_range == "0..1"  # untrained: nothing is known
+    for name in INPUT_RANGES:
+        pixels = models.Pixels((None, None, None, 3), "float32", name)(photos.astype(np.float32))
+        made = network.get_layer("conv")(pixels).numpy()
+        norm.moving_mean.assign(made.mean(axis=(0, 1, 2)))
+        norm.moving_variance.assign(made.var(axis=(0, 1, 2)))
+        assert models.adapt(network).input_range == name
 
 
 @pytest.mark.parametrize(("mode", "pixel"), [("caffe", (255, 0, 0)), ("torch", (255, 128, 0))])

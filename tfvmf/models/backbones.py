@@ -162,8 +162,8 @@ def adapt(
         feature_layer: Name of the output or layer that is the features. "": the only output, or
             one called `features` or `mean_direction`; of a classifier, what goes into its last
             layer.
-        input_range: The pixels that it takes, one of `INPUT_RANGES`. "": 0..255 where the type of
-            its input or its first layer says so, otherwise 0..1.
+        input_range: The pixels that it takes, one of `INPUT_RANGES`. "": what its first layers, the
+            type of its input or the statistics of its first batch norm say, otherwise 0..1.
         level_layers: Names of the outputs or layers with maps or tokens that a concentration head
             sees beside the features. None: the last block of each resolution; of a transformer,
             four depths. (): none.
@@ -370,14 +370,42 @@ class Graph:
         return operation.name
 
     def input_range(self) -> str:
-        """The usual range of the input's type, or what the first layer was made for."""
+        """What the first layers were made for, or the usual range of the input's type."""
         for operation in self.operations:
             first = any(x is self.input for x in keras.tree.flatten(operation.input))
             if first and isinstance(operation, layers.Rescaling):
                 return "0..255" if np.max(operation.scale) < 0.02 else "0..1"
             if first and isinstance(operation, layers.Normalization):
                 return "0..255" if np.max(operation.mean) > 2.0 else "0..1"
-        return "0..255" if "int" in self.input.dtype else "0..1"
+        if "int" in self.input.dtype:
+            return "0..255"
+        return self._range_of_statistics() or "0..1"
+
+    def _range_of_statistics(self) -> str:
+        """The range in which natural images have the statistics of the first batch norm.
+
+        Of EfficientNet-Lite0, the distance below is 0.7 for -1..1 and 1.6 for torch, the next one.
+        "" where the network does not begin with a convolution and a batch norm that was trained.
+        """
+        norms = [op for op in self.operations if isinstance(op, layers.BatchNormalization)]
+        conv = self._makers.get(id(norms[0].input)) if norms else None
+        before = None if conv is None else self._makers.get(id(conv.input))
+        if isinstance(before, layers.ZeroPadding2D):
+            before = self._makers.get(id(before.input))
+        linear = isinstance(conv, layers.Conv2D) and conv.activation is keras.activations.linear
+        if not linear or not isinstance(before, layers.InputLayer) or self.input.shape[3] != 3:
+            return ""
+        mean, variance = norms[0].moving_mean.numpy(), norms[0].moving_variance.numpy() + 1e-6
+        if not mean.any():
+            return ""
+        distances = {}
+        for name in INPUT_RANGES:
+            made = conv(Pixels((None, None, None, 3), input_range=name)(_natural_images())).numpy()
+            found = made.var(axis=(0, 1, 2)) + 1e-6
+            shift = np.abs(made.mean(axis=(0, 1, 2)) - mean) / np.sqrt(variance)
+            scale = np.median(np.abs(np.log(found / variance)))
+            distances[name] = scale + np.minimum(shift, 3.0).mean()
+        return min(distances, key=lambda name: distances[name])
 
     def find_levels(self, features: keras.KerasTensor) -> tuple[str, ...]:
         """Names of the last block of each resolution, or of four depths of a transformer.
@@ -423,6 +451,16 @@ class Graph:
                 -1:
             ]
         return tuple(levels)
+
+
+def _natural_images() -> np.ndarray:
+    """Noise [8, 48, 48, 3] in [0, 1] with the spectrum 1/f, mean and spread of photographs."""
+    rng, frequencies = np.random.default_rng(0), np.fft.fftfreq(48)
+    radius = np.maximum(np.hypot(frequencies[:, None], frequencies), 1 / 48)
+    noise = rng.normal(size=(8, 3, 48, 48)) + 3.0 * rng.normal(size=(8, 1, 48, 48))  # mostly gray
+    waves = np.moveaxis(np.fft.ifft2(np.fft.fft2(noise) / radius).real, 1, 3)
+    images = np.array([0.485, 0.456, 0.406]) + 0.27 * waves / waves.std()
+    return np.clip(images, 0.0, 1.0).astype(np.float32)
 
 
 def _is_softmax(operation: Any) -> bool:
