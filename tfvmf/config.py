@@ -24,7 +24,7 @@ from tfvmf.settings import (
 __all__ = ["RENAMED", "declared", "default_config", "differences", "flatten", "validate"]
 
 STRATEGIES = ("default", "mirrored", "multi_worker")
-OPTIMIZERS = ("adam", "sgd")
+OPTIMIZERS = ("adam", "sgd", "muon")
 PRECISIONS = ("float32", "mixed_bfloat16")
 
 SETTINGS: dict[str, Setting] = {
@@ -124,12 +124,14 @@ SETTINGS: dict[str, Setting] = {
         "seeds: independent runs; snapshot: the ends of as many cycles of one run",
         choices=("seeds", "snapshot"),
     ),
-    "optimizer.name": Setting("adam", "what turns gradients into steps", choices=OPTIMIZERS),
+    "optimizer.name": Setting(
+        "adam", "turns gradients into steps; muon wants rates of about 0.03", choices=OPTIMIZERS
+    ),
     "optimizer.learning_rate": Setting(1e-3, "at its highest, after the warm-up", low=0),
     "optimizer.backbone_rate": Setting(
         1.0, "learning rate of the backbone, as a multiple of that of the heads", low=0
     ),
-    "optimizer.momentum": Setting(0.9, "of sgd", low=0),
+    "optimizer.momentum": Setting(0.9, "of sgd and muon", low=0),
     "optimizer.weight_decay": Setting(1e-6, "decoupled; not on biases and norms", low=0),
     "optimizer.warmup_epochs": Setting(10.0, "in which the learning rate rises", low=0),
     "monitor.every_epochs": Setting(

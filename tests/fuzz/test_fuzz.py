@@ -3,6 +3,8 @@
 import pytest
 from fuzz.fuzzers import FUZZERS
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, of odd TIFF files
+
 
 @pytest.mark.parametrize("kind", FUZZERS)
 def test_a_few_damaged_files_do_no_harm(kind):

@@ -140,11 +140,19 @@ class Source(abc.ABC):
         Returns:
             A dataset of known cardinality, of uint8 [B, H, W, 3] or of pairs with int32 [B].
         """
-        from tfvmf.data.pipeline import as_dataset
+        import tensorflow as tf
+
+        from tfvmf.data.pipeline import image_reader
 
         if labels and self.labels is None:
             raise UserError(f"{self.name} ({self.split}) has no labels: expected labels=False")
-        return as_dataset(self, batch_size, seed=seed, labels=labels, drop_remainder=drop_remainder)
+        read = image_reader(self)
+        rows = tf.data.Dataset.range(self.size, output_type=tf.int32)
+        if seed is not None:
+            rows = rows.shuffle(self.size, seed=seed, reshuffle_each_iteration=True)
+        batches = rows.batch(batch_size, drop_remainder=drop_remainder)
+        batches = batches.map(read, num_parallel_calls=2, deterministic=True)
+        return batches.map(lambda b: (b["image"], b["label"]) if labels else b["image"]).prefetch(2)
 
     def fingerprint(self) -> str:
         """A hash of all labels and of 64 images: enough to tell two data sets apart, and quick."""
@@ -152,6 +160,11 @@ class Source(abc.ABC):
         digest = hashlib.blake2b(self.take(sample).tobytes(), digest_size=8)
         digest.update(b"" if self.labels is None else self.labels.tobytes())
         return digest.hexdigest()
+
+    @property
+    def whole_size(self) -> int:
+        """Number of examples in the source, or of the one that it is a subset of."""
+        return self.size
 
     def __len__(self) -> int:
         return self.size
@@ -255,6 +268,11 @@ class Subset(Source):
     def in_memory(self) -> bool:
         """Whether the whole source is."""
         return self.whole.in_memory
+
+    @property
+    def whole_size(self) -> int:
+        """Number of examples in the whole source."""
+        return self.whole.whole_size
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""

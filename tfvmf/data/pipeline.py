@@ -97,20 +97,3 @@ def image_reader(source: Source) -> Reader:
         return {"image": image, "label": tf.gather(label_table, indices)}
 
     return read
-
-
-def as_dataset(
-    source: Source, batch_size: int, *, seed: int | None, labels: bool, drop_remainder: bool
-) -> tf.data.Dataset:
-    """What `Source.as_dataset` returns."""
-    read = image_reader(source)
-    indices = tf.data.Dataset.range(source.size, output_type=tf.int32)
-    if seed is not None:
-        indices = indices.shuffle(source.size, seed=seed, reshuffle_each_iteration=True)
-    indices = indices.batch(batch_size, drop_remainder=drop_remainder)
-
-    def batch(rows: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-        found = read(rows)
-        return (found["image"], found["label"]) if labels else found["image"]
-
-    return indices.map(batch, num_parallel_calls=2, deterministic=True).prefetch(2)

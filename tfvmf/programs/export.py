@@ -10,6 +10,8 @@ concentration and features; calibrated, also confidence and accept. DATA is the 
 --calibrate_on=DATA. See docs/serving.md.
 """
 
+import shlex
+
 from absl import flags
 
 from tfvmf.errors import UserError
@@ -81,5 +83,11 @@ def main(values: flags.FlagValues) -> None:
         print(f"calibrated on {found['images']:,} images: {found['source']}, {found['split']}")
     if not (path / "assets.extra" / "tf_serving_warmup_requests").exists():
         print("no warm-up requests: install tensorflow-serving-api and export again to have them")
-    print(f"exported: {path}")
+    print(f"exported: {path} (for TensorFlow Serving {serving.oldest_server(path)} or later)")
+    place, inside = shlex.quote(f"{path.parent.resolve()}:/models/tfvmf"), "/models/tfvmf"
+    print(
+        f"serve: docker run --rm -p 8500:8500 -p 8501:8501 -v {place} tensorflow/serving "
+        f"--model_config_file={inside}/models.config --enable_batching "
+        f"--batching_parameters_file={inside}/batching_parameters.txt"
+    )
     print(f"next: tfvmf embed {values.output} FOLDER --output=out.npz")

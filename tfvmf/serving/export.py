@@ -10,12 +10,14 @@ import ml_collections
 import numpy as np
 import tensorflow as tf
 from PIL import Image
+from tensorflow.core.protobuf import saved_model_pb2
 
 from tfvmf import training
 from tfvmf.errors import UserError
 from tfvmf.files import literal, scratch, write_json, write_text
 from tfvmf.methods import Method
 from tfvmf.models.backbones import resources
+from tfvmf.models.saved_model import refused_ops
 from tfvmf.progress import Progress
 from tfvmf.serving.loader import CARD_FILE, load_run, run_card, versions
 from tfvmf.serving.signatures import Calibration, build_signatures, calibrate, feature_signatures
@@ -23,6 +25,14 @@ from tfvmf.serving.signatures import Calibration, build_signatures, calibrate, f
 MODEL_NAME = "tfvmf"
 WARMUP_BATCHES = (1, 8, 64)
 _SPLIT = re.compile(r"(train|test|validation|all)\b(?!:).*")
+# The oldest TensorFlow whose C++ loader was seen to load an export, its version of graphs, and what
+# is younger among the operations that tfvmf trusts (from the lists of TensorFlow 2.12 and 2.21).
+_OLDEST, _OLDEST_GRAPHS = "2.12", 1395
+_YOUNGER = {
+    *("Conv", "DecodeWebP", "FFTND", "IFFTND", "IRFFTND", "RFFTND", "SegmentMaxV2", "SegmentMinV2"),
+    *("RaggedFillEmptyRows", "RaggedFillEmptyRowsGrad", "SparseSegmentMeanGradV2"),
+    *("SparseSegmentSqrtNGradV2", "SparseSegmentSumGradV2"),
+}
 _WARMUP_FILE = "tf_serving_warmup_requests"
 
 # Requests wait up to 2 ms for company. Never pad: a padded image is another image.
@@ -128,6 +138,23 @@ def export_model(
             if not (output / name).exists():
                 write_text(output / name, text)
         return publish(written, output)
+
+
+def oldest_server(version: str | os.PathLike[str]) -> str:
+    """The oldest TensorFlow Serving that can load an export, as far as its graph tells: `2.12`.
+
+    A server refuses a graph whose `min_consumer` is beyond its own version, or that has operations
+    which it does not know; unknown attributes it ignores, with a warning.
+    """
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((pathlib.Path(version) / "saved_model.pb").read_bytes())
+    graph = model.meta_graphs[0].graph_def
+    nodes = [graph.node, *(function.node_def for function in graph.library.function)]
+    used = {node.op for part in nodes for node in part}
+    old = graph.versions.min_consumer <= _OLDEST_GRAPHS and not used & _YOUNGER
+    if old and not refused_ops(version):
+        return _OLDEST
+    return ".".join(model.meta_graphs[0].meta_info_def.tensorflow_version.split(".")[:2])
 
 
 def calibration_data(

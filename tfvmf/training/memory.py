@@ -20,7 +20,7 @@ _MOST_WEIGHTS, _MOST_OUTPUTS = 8_000, 250
 # Measured peak of ResNet-18 against all outputs of its layers, kept for the gradient as float32:
 # 0.75 at batch 690 and width 16, 0.97 at 128 and 32.
 _KEPT = 0.7
-_SMALL = 8  # the width of the network that is looked at
+_NARROW = 8  # the width of the network that is looked at
 
 
 def check_memory(config: ml_collections.ConfigDict, *, workers: int = 1) -> None:
@@ -39,25 +39,32 @@ def check_memory(config: ml_collections.ConfigDict, *, workers: int = 1) -> None
     size, width = view_size(config), config.model.width
     images = METHODS[config.method].num_views * config.batch_size / workers
     there = available()
-    if _needed(width**2 * _MOST_WEIGHTS, images * width * size**2 * _MOST_OUTPUTS) <= there:
-        return
-    with building(seed=0):
-        module = importlib.import_module(BACKBONES[config.model.backbone])
-        small = module.build_backbone(config.model.backbone, width=_SMALL, stem=config.model.stem)
-        sized = keras.models.clone_model(small, input_tensors=keras.Input((size, size, 3)))
-    outputs = sum(
-        math.prod(tensor.shape[1:])
-        for layer in sized.layers
-        for tensor in tf.nest.flatten(layer.output)
-    )
-    ratio = width / _SMALL
-    needed = _needed(small.count_params() * ratio**2, images * outputs * ratio)
+    needed = _needed(width**2 * _MOST_WEIGHTS, images * width * size**2 * _MOST_OUTPUTS)
+    if config.model.backbone not in BACKBONES:  # nothing is known of it but the images it gets
+        needed = _needed(0, images * 3 * size**2)
+    elif needed > there:
+        weights, outputs = _footprint(config.model.backbone, config.model.stem, size, width)
+        needed = _needed(weights, images * outputs)
     if needed > there:
         raise UserError(
             f"--config.batch_size={config.batch_size}, model.width={width} and views of "
             f"{size}x{size} pixels need at least {needed / _GIB:,.0f} GiB of memory, and this "
             f"machine has {there / _GIB:,.0f} GiB: make one of them smaller"
         )
+
+
+def _footprint(backbone: str, stem: str, size: int, width: int) -> tuple[float, float]:
+    """Weights of a network, and numbers that its layers put out for an image; from a narrow one."""
+    with building(seed=0):
+        module = importlib.import_module(BACKBONES[backbone])
+        narrow = module.build_backbone(backbone, width=_NARROW, stem=stem)
+        sized = keras.models.clone_model(narrow, input_tensors=keras.Input((size, size, 3)))
+    outputs = sum(
+        math.prod(tensor.shape[1:])
+        for layer in sized.layers
+        for tensor in tf.nest.flatten(layer.output)
+    )
+    return narrow.count_params() * (width / _NARROW) ** 2, outputs * width / _NARROW
 
 
 def available() -> float:

@@ -74,7 +74,7 @@ def write_or_check_config(
         advice: What else to do than to choose another directory.
     """
     path = workdir / "config.json"
-    if not force and read_text(path) is not None:
+    if read_text(path) is not None and not force:  # unreadable is not absent, whatever is forced
         check(workdir, config, advice=advice)
     write_json(path, {"config": config.to_dict(), "facts": facts})
 
