@@ -392,8 +392,9 @@ class Graph:
         before = None if conv is None else self._makers.get(id(conv.input))
         if isinstance(before, layers.ZeroPadding2D):
             before = self._makers.get(id(before.input))
-        linear = isinstance(conv, layers.Conv2D) and conv.activation is keras.activations.linear
-        if not linear or not isinstance(before, layers.InputLayer) or self.input.shape[3] != 3:
+        if not isinstance(conv, layers.Conv2D) or not isinstance(before, layers.InputLayer):
+            return ""
+        if conv.activation is not keras.activations.linear or self.input.shape[3] != 3:
             return ""
         mean, variance = norms[0].moving_mean.numpy(), norms[0].moving_variance.numpy() + 1e-6
         if not mean.any():
