@@ -15,7 +15,7 @@ import pytest
 import tfvmf
 from tfvmf import losses, models
 from tfvmf.data import Augmentation
-from tfvmf.training.optimizers import Cycles
+from tfvmf.training.optimizers import Cycles, Muon
 
 MODULES = sorted(name for name in tfvmf.__all__ if inspect.ismodule(getattr(tfvmf, name)))
 # Parameters with a default that say what a call is about, or are TFP's, and stay positional. All
@@ -100,6 +100,7 @@ MADE = {
     "Encoder": encoder,
     "Levels": lambda: models.Levels(),
     "MCInfoNCE": lambda: losses.MCInfoNCE(num_samples=3, seed=1),
+    "Muon": lambda: Muon(0.02, matrix_decay=0.1),
     "NTXent": lambda: losses.NTXent(temperature=0.1),
     "NegativeCosine": lambda: losses.NegativeCosine(),
     "Prototypes": lambda: models.Prototypes(5, queue_length=7),

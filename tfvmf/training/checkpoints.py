@@ -195,13 +195,9 @@ def _partial(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def _publish(workdir: pathlib.Path, step: int, *, keep: int) -> None:
-    """Moves the checkpoint in `_partial` to its place, and removes what is no longer kept.
+    """Moves the checkpoint in `_partial` to its place; the newest `keep` stay.
 
-    Args:
-        workdir: The run directory.
-        step: The checkpoint's.
-        keep: How many of the newest stay. Those of later steps go: they are damaged, or the run
-            would have started from them.
+    Those of later steps go: they are damaged, or the run would have started from them.
     """
     place = directory(workdir)
     written = [path for path in (place / ".partial").iterdir() if step_of(path) == step]

@@ -51,11 +51,7 @@ class Contrastive(keras.Model):
         seed: Of views, dropout and the weights that the method adds to the encoder.
         **kwargs: As of every Keras model (`name`).
 
-    Attributes:
-        encoder: The encoder; the other models that a method trains are attributes too.
-        method: The `tfvmf.methods.Method`.
-        augmentation: How views are made.
-        seed: The seed.
+    `encoder` and the other models that the method trains are attributes.
     """
 
     def __init__(
@@ -119,13 +115,7 @@ class Contrastive(keras.Model):
     # ---- Training.
 
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> keras.callbacks.History:
-        """Trains as `keras.Model.fit` does, with the same arguments.
-
-        Args:
-            x: Images, or a dataset of batches of them.
-            y: Labels, for a method that needs them.
-            **kwargs: As of `keras.Model.fit`: `epochs`, `callbacks`, `validation_data`, ...
-        """
+        """Trains as `keras.Model.fit` does, with the same arguments."""
         if self.loss is not None:
             raise UserError("compile(loss=...): the method computes the loss; compile without one")
         steps = kwargs.get("steps_per_epoch") or _num_batches(x, kwargs.get("batch_size"))
@@ -139,17 +129,13 @@ class Contrastive(keras.Model):
         if (epochs, steps) != (self.method.config.epochs, self._steps_per_epoch):
             self.method.config.epochs, self._steps_per_epoch = epochs, steps or 1
             self.make_train_function(force=True)  # both are constants of its graph
+        if isinstance(x, tf.data.Dataset):  # Keras cannot shuffle it, and would warn
+            kwargs = {"shuffle": False, **kwargs}
         with _as_user_errors():
             return super().fit(x, y, **kwargs)
 
     def evaluate(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
-        """Computes the metrics in inference mode, without an update, as `keras.Model.evaluate`.
-
-        Args:
-            x: Images, or a dataset of batches of them.
-            y: Labels, for a method that needs them.
-            **kwargs: As of `keras.Model.evaluate`.
-        """
+        """Computes the metrics in inference mode, with the arguments of `keras.Model.evaluate`."""
         self._check_shares(x, kwargs.get("batch_size"))
         with _as_user_errors():
             return super().evaluate(x, y, **kwargs)

@@ -64,15 +64,7 @@ def write_or_check_config(
     force: bool = False,
     advice: str = FORCE,
 ) -> None:
-    """Writes `config.json`, or checks that a run which is already there has the same settings.
-
-    Args:
-        workdir: The run directory; made if need be.
-        config: What this run was asked to do.
-        facts: What its data told (`num_classes`), for those who load the run without the data.
-        force: Accept other settings than those of the run that is there.
-        advice: What else to do than to choose another directory.
-    """
+    """Writes `config.json`, or checks that a run which is already there has the same settings."""
     path = workdir / "config.json"
     if read_text(path) is not None and not force:  # unreadable is not absent, whatever is forced
         check(workdir, config, advice=advice)
