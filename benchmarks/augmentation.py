@@ -47,7 +47,7 @@ _SETTINGS: dict[str, dict[str, float]] = {
 
 def two_views(settings: dict[str, float], images: tf.Tensor) -> Callable[..., list[tf.Tensor]]:
     """A graph from square images and a step to their two views."""
-    augmentation = Augmentation(size=images.shape[1], **settings)
+    augmentation = Augmentation(**{"size": images.shape[1], **settings})
 
     def views(images: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
         positions = tf.range(tf.shape(images)[0])

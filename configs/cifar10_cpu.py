@@ -6,7 +6,7 @@
 accuracy of 0.577 on the 10,000 test images (k = 20; 0.559 at k = 200), and a mean Spearman
 correlation of -0.56 over the 18 corruptions (CIFAR-10-C protocol, generated), with
 `--config.model.one_pass=true`. 8 epochs with a pass for every view, the default: k-NN 0.505, mean
-Spearman -0.54 (1,000 images).
+Spearman -0.54 (1,000 images). All of this with all 50,000 training images: there was no reserve.
 """
 
 import ml_collections
@@ -21,6 +21,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.epochs = 16
     config.batch_size = 256
     config.data.source = "cifar10"
+    config.data.reserve = 2000.0
     config.model.width = 16
     config.byol.output_norm = True
     config.optimizer.learning_rate = 2e-3

@@ -14,6 +14,11 @@ tf.config.set_logical_device_configuration(
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    os.environ["TFVMF_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)

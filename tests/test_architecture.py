@@ -131,7 +131,8 @@ def test_the_example_of_a_suite(add, monkeypatch):
     encoder = models.build_encoder("resnet10", width=2, dimension=8)
     subject = evaluation.Subject(encoder=encoder, train=digits, test=digits)
     results = evaluation.spread(subject, max_images=10)
-    directions = encoder(digits.images(0, 10) / np.float32(255))["mean_direction"].numpy()
+    images = subject.sample(10).test.images() / np.float32(255)
+    directions = encoder(images)["mean_direction"].numpy()
     length = np.linalg.norm(directions.mean(axis=0))
     assert results["mean_length"] == pytest.approx(length, rel=1e-4)
     assert evaluation.SUITES[name].headlines(results)[0].value == results["mean_length"]

@@ -284,7 +284,7 @@ def test_variables_are_followed():
         ([1.0, 0.0], float("nan"), "concentration must be finite and at least 0, got nan"),
         ([1.0, 1.0], 1.0, r"mean_direction must have length 1, got 1\.41"),
         ([float("nan"), 1.0], 1.0, "mean_direction must have length 1, got nan"),
-        ([1.0], 1.0, "last axis of mean_direction must be an integer of at least 2, got 1"),
+        ([1.0], 1.0, "last axis of mean_direction must be an integer from 2 to 8192, got 1"),
     ],
 )
 def test_bad_parameters_are_refused(mu, kappa, message):

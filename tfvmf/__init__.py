@@ -6,6 +6,7 @@ TensorFlow itself takes seconds to import.
 
 import importlib
 import os
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -15,29 +16,30 @@ __version__ = "0.1.0"
 # Zen 3.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-_SUBMODULES = (
-    "data",
-    "embedding",
-    "evaluation",
-    "losses",
-    "methods",
-    "models",
-    "posthoc",
-    "serving",
-    "training",
-    "vmf",
+_MODULES = (
+    *("callbacks", "config", "counter_random", "data", "embedding", "errors", "evaluation"),
+    *("inference", "losses", "methods", "models", "neighbors", "posthoc"),
+    *("serving", "settings", "training", "vmf"),
 )
+_NAMES = {"Contrastive": "training", "UserError": "errors", "load": "serving"}
 
-__all__ = ["__version__", "load", *_SUBMODULES]
+__all__ = ["__version__", *_NAMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":  # a run directory, an export or a .keras file
-        return importlib.import_module("tfvmf.serving").load
-    if name in _SUBMODULES:
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"tfvmf.{_NAMES[name]}"), name)
+    if name in _MODULES:
         return importlib.import_module(f"tfvmf.{name}")
     raise AttributeError(f"module 'tfvmf' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if "keras" in sys.modules:
+    # Whoever has imported Keras may call `keras.models.load_model` next, which knows the layers,
+    # losses and models in a file only once they are registered. TensorFlow is there already.
+    for _name in ("models", "losses", "training", "posthoc"):
+        importlib.import_module(f"tfvmf.{_name}")

@@ -8,7 +8,7 @@ import ml_collections
 from tfvmf import methods
 from tfvmf.errors import UserError
 from tfvmf.settings import (
-    BACKBONES,
+    INPUT_RANGES,
     LEVELS,
     MAX_PIXELS,
     REGULARIZERS,
@@ -17,13 +17,14 @@ from tfvmf.settings import (
     differences,
     flatten,
     get,
+    parse_backbone,
     tree,
 )
 
 __all__ = ["RENAMED", "declared", "default_config", "differences", "flatten", "validate"]
 
 STRATEGIES = ("default", "mirrored", "multi_worker")
-OPTIMIZERS = ("adam", "sgd")
+OPTIMIZERS = ("adam", "sgd", "muon")
 PRECISIONS = ("float32", "mixed_bfloat16")
 
 SETTINGS: dict[str, Setting] = {
@@ -32,6 +33,9 @@ SETTINGS: dict[str, Setting] = {
     "strategy": Setting("default", "how a batch is spread over devices", choices=STRATEGIES),
     "seed": Setting(0, "of everything that is random", low=0),
     "epochs": Setting(100, "passes over the training images", low=1),
+    "minutes": Setting(
+        0.0, "choose epochs so that training takes about so long; 0: train for epochs", low=0
+    ),
     "batch_size": Setting(256, "images per step, over all replicas; each becomes views", low=2),
     "precision": Setting("float32", "in which layers compute", choices=PRECISIONS),
     "data.source": Setting("digits", "digits, a TFDS name, folder:/path or npz:/path"),
@@ -47,6 +51,12 @@ SETTINGS: dict[str, Setting] = {
         above=0,
     ),
     "data.memory_limit_gib": Setting(2.0, "larger data sets are read from disk", low=0),
+    "data.reserve": Setting(
+        0.0,
+        "training images that are kept for calibration and never trained on: a share if below 1, "
+        "otherwise a number",
+        low=0,
+    ),
     "data.max_pixels": Setting(MAX_PIXELS, "larger images are refused, undecoded", low=1),
     # What each means in detail, and its bounds: tfvmf.data.Augmentation.
     "augment.crop_min": Setting(0.2, "smallest crop, as a share of the area"),
@@ -65,7 +75,21 @@ SETTINGS: dict[str, Setting] = {
     "augment.blur_sigma_max": Setting(2.0, "largest sigma of the blur, in pixels"),
     "augment.noise_sigma_max": Setting(0.0, "largest sigma of Gaussian noise"),
     "augment.noise_probability": Setting(1.0, "probability of noise"),
-    "model.backbone": Setting("resnet18", "the network", choices=tuple(BACKBONES)),
+    "model.backbone": Setting(
+        "resnet18",
+        "the network: a name, applications:NAME, hub:PRESET or keras:/path/model.keras",
+        parse=parse_backbone,
+    ),
+    "model.weights": Setting(
+        "", "of applications: and hub:, instead of the trained ones: none, or a .weights.h5 file"
+    ),
+    # Of a network that is not built in; found by rule where they are empty.
+    "model.input_range": Setting("", "pixels that it takes", choices=("", *INPUT_RANGES)),
+    "model.feature_layer": Setting("", "the output or layer that is the features"),
+    "model.level_layers": Setting(
+        "", "layers that the concentration head sees, separated by commas; none: only the features"
+    ),
+    "model.freeze_stages": Setting(0, "first stages that do not learn; 99: all of them", low=0),
     "model.width": Setting(64, "channels of the network's first stage", low=1, below=4097),
     "model.stem": Setting("cifar", "first layers, for small or large images", choices=STEMS),
     "model.dimension": Setting(128, "length of the mean direction", low=2, below=65537),
@@ -100,9 +124,14 @@ SETTINGS: dict[str, Setting] = {
         "seeds: independent runs; snapshot: the ends of as many cycles of one run",
         choices=("seeds", "snapshot"),
     ),
-    "optimizer.name": Setting("adam", choices=OPTIMIZERS),
+    "optimizer.name": Setting(
+        "adam", "turns gradients into steps; muon wants rates of about 0.03", choices=OPTIMIZERS
+    ),
     "optimizer.learning_rate": Setting(1e-3, "at its highest, after the warm-up", low=0),
-    "optimizer.momentum": Setting(0.9, "of sgd", low=0),
+    "optimizer.backbone_rate": Setting(
+        1.0, "learning rate of the backbone, as a multiple of that of the heads", low=0
+    ),
+    "optimizer.momentum": Setting(0.9, "of sgd and muon", low=0),
     "optimizer.weight_decay": Setting(1e-6, "decoupled; not on biases and norms", low=0),
     "optimizer.warmup_epochs": Setting(10.0, "in which the learning rate rises", low=0),
     "monitor.every_epochs": Setting(
@@ -133,7 +162,11 @@ RENAMED = {
     "swav.local_views": "swav.num_local_views",
     "ensemble.members": "ensemble.num_members",
     "fit_kappa.encoder": "fit_kappa.model",
-    "fit_kappa.features": "fit_kappa.feature_layer",
+    "fit_kappa.features": "model.feature_layer",
+    # Settings of a later version, before every backbone had them.
+    "fit_kappa.feature_layer": "model.feature_layer",
+    "fit_kappa.input_range": "model.input_range",
+    "fit_kappa.level_layers": "model.level_layers",
 }
 
 
@@ -168,6 +201,10 @@ def validate(config: ml_collections.ConfigDict) -> None:
         setting.check(key, get(config, key))
     for method in methods.METHODS.values():
         method.check(config)
+    if config.minutes and config.strategy == "multi_worker":
+        raise UserError("--config.minutes is for one machine: with workers, set --config.epochs")
+    if config.minutes and config.ensemble.kind == "seeds" and config.ensemble.num_members > 1:
+        raise UserError("--config.minutes is for one run: for an ensemble, set --config.epochs")
     view_size(config)
     if config.ensemble.kind == "snapshot" and config.epochs % config.ensemble.num_members:
         raise UserError(

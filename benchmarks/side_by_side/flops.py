@@ -15,6 +15,11 @@ def forward(problem: Problem) -> int:
     side, size = problem.image_size, problem.width
     total = _convolution(side, 3, 3, size)
     expansion = 4 if problem.bottleneck else 1
+    for channels in problem.plain:
+        total += _convolution(side, 3, size, channels)
+        side = -(-side // 2)
+        total += _convolution(side, 3, channels, channels)
+        size = channels
     for stage, blocks in enumerate(problem.blocks):
         channels = problem.width * 2**stage
         for block in range(blocks):

@@ -9,6 +9,7 @@ _BLOCKS = {
     "resnet34": (3, 4, 6, 3),
     "resnet50": (3, 4, 6, 3),
 }
+_PLAIN = {"convnet8": (2, 8, 16)}  # channels of the stages after the stem, over the width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +17,8 @@ class Problem:
     """A network and a batch.
 
     Attributes:
-        backbone: `resnet10`, `resnet18`, `resnet34` or `resnet50`, with the stem for small images.
+        backbone: `resnet10`, `resnet18`, `resnet34`, `resnet50` or `convnet8`, with the stem for
+            small images.
         width: Channels of its first stage.
         batch: Images; each is two views.
         image_size: Height and width.
@@ -33,8 +35,13 @@ class Problem:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Of each stage."""
-        return _BLOCKS[self.backbone]
+        """Of each stage of a ResNet; () for a network without blocks."""
+        return () if self.plain else _BLOCKS[self.backbone]
+
+    @property
+    def plain(self) -> tuple[int, ...]:
+        """Channels of each stage after the stem of a network without blocks; () for a ResNet."""
+        return tuple(multiple * self.width for multiple in _PLAIN.get(self.backbone, ()))
 
     @property
     def bottleneck(self) -> bool:
@@ -44,7 +51,7 @@ class Problem:
     @property
     def network(self) -> str:
         """In the table."""
-        return f"ResNet-{self.backbone.removeprefix('resnet')} of width {self.width}"
+        return f"{self.backbone.replace('resnet', 'ResNet-')} of width {self.width}"
 
     @property
     def title(self) -> str:

@@ -50,6 +50,11 @@ class ProbabilisticModel(nn.Module):
         super().__init__()
         size = problem.width
         layers: list[nn.Module] = [*convolution(3, size, 3, 1), nn.ReLU(inplace=True)]
+        for channels in problem.plain:
+            first, norm = convolution(size, channels, 3, 1)
+            layers += [first, nn.MaxPool2d(2, ceil_mode=True), norm, nn.ReLU(inplace=True)]
+            layers += [*convolution(channels, channels, 3, 1), nn.ReLU(inplace=True)]
+            size = channels
         for stage, blocks in enumerate(problem.blocks):
             channels = problem.width * 2**stage
             for block in range(blocks):

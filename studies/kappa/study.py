@@ -41,9 +41,10 @@ from scipy import stats
 
 from studies.kappa.shifts import FAMILIES, SHIFTS
 from studies.kappa.vectors import Embedding, Vectors, collect
+from studies.kappa.views import KINDS
 from tfvmf import losses, models
 from tfvmf.data.corruptions import CORRUPTIONS
-from tfvmf.data.wide import DEFAULT_KINDS, KINDS
+from tfvmf.data.wide import KINDS as DEFAULT_KINDS
 from tfvmf.evaluation.suites.cifar10c import correlate
 from tfvmf.evaluation.suites.ood import detection
 from tfvmf.models import resnet

@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from studies.kappa.shifts import SHIFTS
+from studies.kappa.views import KINDS, wide_views
 from tfvmf.counter_random import example_seeds
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from tfvmf.data.wide import KINDS, WideViews
 from tfvmf.models import Levels
 from tfvmf.training.inputs import augmentation_from_config, load_source
 
@@ -92,8 +92,7 @@ def collect(
     for number in (0, 1):
         made[f"train_view{number}"] = view_of(seen, augmentation, number)
     for kind in KINDS:
-        wide = WideViews(augmentation=augmentation, kinds=(kind,))
-        made[f"train_{kind}"] = view_of(seen, wide, 2)
+        made[f"train_{kind}"] = view_of(seen, wide_views(augmentation, kind), 2)
     made["validation_clean"] = lambda: embedding(validated)
     made["validation_view"] = view_of(validated, augmentation, 0)
     for name, shift in SHIFTS.items():

@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 PROBLEMS = (
     Problem(width=16),
     Problem(backbone="resnet50", width=8, dimension=32, hidden=64, image_size=20),
+    Problem(backbone="convnet8", width=4, dimension=16, hidden=16, image_size=20),
     Problem(backbone="resnet10", width=2, dimension=8, hidden=8, image_size=8, batch=8),
 )
 THEIRS = """

@@ -1,5 +1,4 @@
-import dataclasses
-
+import keras
 import numpy as np
 import pytest
 import scipy.stats
@@ -35,7 +34,7 @@ def op_types(augmentation, size=32):
 
 
 def test_defaults_are_the_papers():
-    fields = {field.name: field.default for field in dataclasses.fields(Augmentation)}
+    fields = Augmentation().get_config()
     assert (fields["crop_min"], fields["crop_max"]) == (0.2, 1.0)
     assert fields["brightness"] == fields["contrast"] == fields["saturation"] == 0.3
     assert fields["noise_sigma_max"] == fields["blur_probability"] == 0.0
@@ -227,3 +226,21 @@ def test_wrong_shapes_are_refused(images, seeds):
         Augmentation()(images[..., :1], seeds)
     with pytest.raises(ValueError, match="seeds must be"):
         Augmentation()(images, seeds[:, 0])
+
+
+def test_it_is_a_layer_for_models_and_for_datasets(images):
+    """Its seed says what it draws; a model that is not training only resizes."""
+    layer = Augmentation(size=24, seed=5)
+    again = Augmentation.from_config(layer.get_config())
+    first, second = layer(images).numpy(), layer(images).numpy()
+    np.testing.assert_array_equal(again(images), first)
+    assert np.abs(second - first).max() > 0.1
+    dataset = tf.data.Dataset.from_tensor_slices(images).batch(len(images)).repeat(2)
+    mapped = list(dataset.map(Augmentation(size=24, seed=5)))
+    np.testing.assert_array_equal(mapped[0], first)
+    np.testing.assert_array_equal(mapped[1], second)
+    model = keras.Sequential([keras.Input((32, 32, 3), dtype="uint8"), layer])
+    still = model.predict(images, verbose=0)
+    expected = Augmentation(**{**OFF, "size": 24})(images)
+    np.testing.assert_allclose(still, expected, atol=1e-6)
+    assert layer.changed(size=9).get_config() == {**layer.get_config(), "size": 9}

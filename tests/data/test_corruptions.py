@@ -105,6 +105,8 @@ def test_batches_and_order_do_not_matter(name, images):
     np.testing.assert_array_equal(together, np.concatenate(split))
     last = corrupt(few[6:], name, 3, seed=5, first_index=6)
     np.testing.assert_array_equal(together[6:], last)
+    some = corrupt(few[[5, 2]], name, 3, seed=5, indices=np.array([5, 2]))
+    np.testing.assert_array_equal(together[[5, 2]], some)
 
 
 def test_threads_and_chunks_do_not_matter(images, monkeypatch):
@@ -378,7 +380,7 @@ def test_unknown_name(images):
         (np.zeros((32, 32, 3), np.uint8), r"\[32, 32, 3\]"),
         (np.zeros((2, 32, 32, 1), np.uint8), r"\[2, 32, 32, 1\]"),
         (np.zeros((2, 32, 48, 3), np.uint8), "32 x 48"),
-        (np.zeros((2, 4, 4, 3), np.uint8), "4 pixels"),
+        (np.zeros((2, 4, 4, 3), np.uint8), "4 x 4"),
         ([[1, 2], [3, 4]], "list"),
     ],
 )

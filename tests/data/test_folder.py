@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tfvmf.data import folder
 from tfvmf.data.folder import FolderSource
 from tfvmf.data.sources import load
 from tfvmf.errors import UserError
@@ -136,6 +137,70 @@ def test_broken_images_are_named_at_once(flat, limit):
     (flat / "011.png").unlink()
     with pytest.raises(UserError, match=r"012\.png"):
         load(f"folder:{flat}", "all", memory_limit=limit)
+
+
+@pytest.mark.parametrize("limit", [2**31, 0], ids=["in memory", "streamed"])
+def test_broken_files_are_left_out_and_named(flat, limit):
+    whole = load(f"folder:{flat}", "all", memory_limit=limit).images()
+    for name in ("011.png", "040.png"):
+        content = (flat / name).read_bytes()
+        damaged = bytearray(content)
+        damaged[len(content) // 2] ^= 0xFF  # header and end are as they were
+        (flat / name).write_bytes(damaged)
+    (flat / "012.png").write_text("no image")
+    source = load(f"folder:{flat}", "all", memory_limit=limit, skip_broken=True)
+    good = [number for number in range(60) if number not in (11, 12, 40)]
+    np.testing.assert_array_equal(source.images(), whole[good])
+    assert source.files == [str(flat / f"{number:03d}.png") for number in good]
+    assert list(source.broken) == [str(flat / name) for name in ("011.png", "012.png", "040.png")]
+    assert source.broken[str(flat / "012.png")].startswith("not an image")
+    assert "broken image" in source.broken[str(flat / "040.png")]
+    for path in flat.iterdir():
+        path.write_text("")
+    with pytest.raises(UserError, match=r"all 60 images are broken, such as .*000\.png: not an"):
+        load(f"folder:{flat}", "all", memory_limit=limit, skip_broken=True)
+
+
+def test_files_that_have_not_changed_are_not_checked_again(flat, monkeypatch):
+    (flat / "012.png").write_text("no image")
+    read = []
+    real = folder.read_image
+    monkeypatch.setattr(
+        folder, "read_image", lambda path, *a, **k: (read.append(path), real(path, *a, **k))
+    )
+    options = {"memory_limit": 0, "skip_broken": True}
+    first = load(f"folder:{flat}", "all", **options)
+    assert len(read) == 60
+    again = load(f"folder:{flat}", "all", **options)
+    assert len(read) == 60
+    assert again.broken == first.broken
+    assert again.files == first.files
+    paint(flat / "012.png", 12)
+    assert load(f"folder:{flat}", "all", **options).broken == {}
+    assert len(read) == 120
+
+
+def test_capitals_do_not_matter_in_the_names_of_splits(tmp_path):
+    for name, value in {"Train/a": 10, "Train/B": 30, "VAL/a": 20, "VAL/B": 31}.items():
+        paint(tmp_path / name / "x.png", value)
+    train, test = load(f"folder:{tmp_path}", "train"), load(f"folder:{tmp_path}", "test")
+    assert train.class_names == test.class_names == ["B", "a"]
+    assert values(train) == [30, 10]
+    assert values(test) == values(load(f"folder:{tmp_path}", "val")) == [31, 20]
+    assert not train.divided
+    paint(tmp_path / "TEST" / "a" / "x.png", 40)
+    assert values(load(f"folder:{tmp_path}", "test")) == [40]
+
+
+def test_only_what_is_divided_here_says_so(flat):
+    assert load(f"folder:{flat}", "train").divided
+    assert load(f"folder:{flat}", "test").divided
+    assert not load(f"folder:{flat}", "all").divided
+
+
+def test_a_home_folder(flat, monkeypatch):
+    monkeypatch.setenv("HOME", str(flat.parent))
+    assert load(f"folder:~/{flat.name}", "all").size == 60
 
 
 @pytest.mark.parametrize("limit", [2**31, 0], ids=["in memory", "streamed"])

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from PIL import Image
 
 from tfvmf.data import load_source, pipeline
 from tfvmf.errors import UserError
@@ -76,3 +77,30 @@ def test_a_batch_larger_than_the_data_is_refused(source):
 def test_a_batch_that_cannot_be_shared_is_refused(source):
     with pytest.raises(UserError, match="multiple of 3"):
         collect(source, replicas=3)
+
+
+def test_a_source_as_a_dataset(source):
+    plain = source.as_dataset(100)
+    assert plain.cardinality() == 14
+    assert plain.element_spec.dtype == "uint8"
+    np.testing.assert_array_equal(np.concatenate([*plain.as_numpy_iterator()]), source.images())
+    shuffled = source.as_dataset(100, seed=1, labels=True, drop_remainder=True)
+    assert shuffled.cardinality() == 13
+    assert shuffled.element_spec[0].shape == (100, 8, 8, 3)
+    known = dict(zip(keys(source.images()[None]), source.labels, strict=True))
+    epochs = [list(shuffled.as_numpy_iterator()) for _ in range(2)]
+    for images, labels in epochs[0]:
+        assert [known[key] for key in keys(images[None])] == labels.tolist()
+    assert not np.array_equal(epochs[0][0][0], epochs[1][0][0])  # a new order
+    again = next(source.as_dataset(100, seed=1).as_numpy_iterator())
+    np.testing.assert_array_equal(again, epochs[0][0][0])
+
+
+def test_a_streamed_subset_as_a_dataset(tmp_path):
+    for number in range(5):
+        Image.new("RGB", (8, 8), (40 * number,) * 3).save(tmp_path / f"{number}.png")
+    source = load_source(tmp_path, "all", image_size=8, memory_limit=0).subset(np.array([4, 1, 3]))
+    (first, second) = source.as_dataset(2).as_numpy_iterator()
+    assert [*first[:, 0, 0, 0], *second[:, 0, 0, 0]] == [160, 40, 120]
+    with pytest.raises(UserError, match="has no labels"):
+        source.as_dataset(2, labels=True)

@@ -102,6 +102,7 @@ def test_a_subset_is_a_source(digits):
     assert (subset.name, subset.split, len(subset)) == ("digits", "test", 3)
     assert (subset.class_names, subset.num_classes) == (source.class_names, 10)
     assert subset.in_memory
+    assert subset.subset(np.array([2])).whole_size == source.whole_size == 400
     # An image keeps its name, in a subset of a subset too.
     assert subset.subset(np.array([2])).file(0) == source.file(7) == "digits/test:7"
     assert subset.fingerprint() != source.fingerprint()

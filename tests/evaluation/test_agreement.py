@@ -62,8 +62,9 @@ def pair(run):
 
 
 def test_the_error_is_that_of_numpy(run, results, pair):
-    clean = run.test.images(0, IMAGES)
-    damaged = corrupt(clean, "fog", 3)
+    sample = run.sample(IMAGES).test
+    clean = sample.images()
+    damaged = corrupt(clean, "fog", 3, indices=sample.indices)
     for images, entry in ((clean, results["clean"]), (damaged, results["calibration"]["fog"][2])):
         kappa, cosine = pair(images)
         assert entry["error"] == pytest.approx(np.abs(kappa / 2 - cosine).mean(), abs=1e-6)
@@ -90,8 +91,8 @@ def test_both_scores_are_followed_over_severities(run, options, results):
 
 
 def test_foreign_sets_are_compared_too(run, results, foreign, pair):
-    clean = pair(run.test.images(0, IMAGES))
-    images = run.open(foreign).images(0, IMAGES)
+    clean = pair(run.sample(IMAGES).test.images())
+    images = run.open(foreign, sample=IMAGES).images()
     kappa, cosine = pair(images)
     entry = results["out"][foreign]
     assert results[f"{foreign}_error"] == entry["error"]
@@ -103,7 +104,7 @@ def test_foreign_sets_are_compared_too(run, results, foreign, pair):
 
 
 def test_it_writes_what_it_returns(run, results, foreign):
-    directory = run.workdir / "eval" / "agreement"
+    directory = run.sample(IMAGES).directory_for("agreement")
     assert json.loads((directory / "results.json").read_text()) == results
     lines = (directory / "table.csv").read_text().splitlines()
     assert len(lines) == 1 + 1 + 5 * len(CORRUPTIONS) + 1 + 1

@@ -13,6 +13,7 @@ from tfvmf.evaluation import Options, paper
 from tfvmf.evaluation.scores import SCORES
 from tfvmf.evaluation.suites.failure import (
     AREAS,
+    augrc,
     aurc,
     compare,
     crop,
@@ -72,6 +73,30 @@ def test_no_order_beats_the_oracle():
     assert detect(wrong.astype(float), wrong)["excess_aurc"] == 0.0
 
 
+def test_augrc_has_a_closed_form(rng):
+    """(1 - AUROC) accuracy error + error^2 / 2, of which AUROC is scikit-learn's."""
+    for uncertainty in (rng.normal(size=200), rng.integers(0, 4, 200)):  # without ties, and with
+        wrong = rng.random(200) < 0.3
+        error = wrong.mean()
+        expected = (1 - roc_auc_score(wrong, uncertainty)) * error * (1 - error) + error**2 / 2
+        assert detect(uncertainty, wrong)["augrc"] == pytest.approx(expected)
+    # By hand, as the area of trapezoids: of four images the surest one is wrong.
+    assert augrc(risk_coverage(np.arange(4.0), np.arange(4) < 1)) == pytest.approx(0.25 * 3.5 / 4)
+    assert augrc(oracle(wrong)) == pytest.approx(wrong.mean() ** 2 / 2)
+
+
+def test_the_verdict_says_what_was_found(results):
+    def said(**changes):
+        return failure.verdict(results | {"wrong": 50, "correct": 350} | changes)
+
+    assert "kappa is lower where the probe errs" in said(p=1e-9, auroc=0.8)
+    assert "kappa misleads" in said(p=1 - 1e-9, auroc=0.2)
+    assert "does not tell errors" in said(p=0.4, auroc=0.51)
+    assert "only 6 errors: too few" in said(wrong=6, p=1e-9, auroc=0.9)
+    variance = said(score="ensemble variance", expected_sign=1, p=1e-9, auroc=0.8)
+    assert "ensemble variance is higher where the probe errs" in variance
+
+
 def test_every_round_is_scipys_test_of_two_draws(rng):
     values, wrong = rng.normal(size=600), rng.random(600) < 0.4
     values[wrong] -= 0.5
@@ -82,18 +107,23 @@ def test_every_round_is_scipys_test_of_two_draws(rng):
     correct_draws = again.choice(values[~wrong], (50, 100))
     wrong_draws = again.choice(values[wrong], (50, 100))
     p = [
-        scipy.stats.mannwhitneyu(a, b, alternative="two-sided").pvalue
+        scipy.stats.mannwhitneyu(a, b, alternative="greater").pvalue
         for a, b in zip(correct_draws, wrong_draws, strict=True)
     ]
     assert compared["smallest_p"] == pytest.approx(min(p))
     assert compared["median_p"] == pytest.approx(np.median(p))
     assert compared["largest_p"] == pytest.approx(max(p))
+    every = scipy.stats.mannwhitneyu(values[~wrong], values[wrong], alternative="greater").pvalue
+    assert compared["p"] == pytest.approx(every)
 
 
 def test_p_knows_a_difference_from_none(rng):
     values, wrong = rng.normal(size=5000), np.arange(5000) < 1500
     assert compare(values, wrong)["largest_p"] > 0.5
     assert compare(values - 2.0 * wrong, wrong)["largest_p"] < 1e-6
+    # The other way round is no success, and plus is right for an uncertainty.
+    assert compare(values + 2.0 * wrong, wrong)["smallest_p"] > 0.999
+    assert compare(values + 2.0 * wrong, wrong, sign=1)["largest_p"] < 1e-6
     assert compare(np.ones(5000), wrong)["smallest_p"] == 1.0  # a score without an opinion
 
 
@@ -125,6 +155,8 @@ def test_the_suite_measures_what_it_says(run, results):
     assert (results["score"], results["images"]) == ("kappa", 400)
     assert results["wrong"] == wrong.sum() > 0
     assert results["auroc"] == pytest.approx(roc_auc_score(wrong, -kappa))
+    surest = linear_probe(run).probabilities(features).max(axis=1)
+    assert results["softmax"]["auroc"] == pytest.approx(roc_auc_score(wrong, -surest))
     assert results["mean_wrong"] == pytest.approx(kappa[wrong].mean(), rel=1e-5)
     bank = run.embed(run.train)["features"]
     cosines = (features / np.linalg.norm(features, axis=1, keepdims=True)) @ (
@@ -142,18 +174,19 @@ def test_the_suite_writes_a_table_and_a_picture(run, results):
     assert "6.42e-20" in table
     assert "1.15e-06" in table
     assert f"| {results['smallest_p']:.2e} |" in table
-    assert ("Note: " in table) == (results["wrong"] < 100)
+    few = [line for line in table.splitlines() if "p is too small" in line]
+    assert len(few) == (3 if results["wrong"] < 100 else 0)  # at every p of these draws
     assert matplotlib.image.imread(directory / "failure.png").std() > 0.01
     assert results["paper"] == paper.FAILURE
 
 
 def test_a_run_without_errors_goes_on(run, monkeypatch):
-    monkeypatch.setattr(
-        type(linear_probe(run)), "predict", lambda self, features: run.test.labels[:20]
-    )
+    truth = np.eye(10)[run.sample(20).test.labels]
+    monkeypatch.setattr(type(linear_probe(run)), "probabilities", lambda self, features: truth)
     results = failure(run, max_images=20)
     assert (results["wrong"], results["smallest_p"], results["auroc"]) == (0, None, None)
-    assert "nothing to compare" in (run.directory_for("failure") / "table.md").read_text()
+    table = run.sample(20).directory_for("failure") / "table.md"
+    assert "nothing to compare" in table.read_text()
     assert len(results["crops"]) == len(AREAS)
 
 
@@ -161,9 +194,9 @@ def test_a_run_without_errors_goes_on(run, monkeypatch):
 def test_any_score_is_turned_the_right_way(run, name, sign):
     options = Options(max_images=60, scores=(name,), num_views=3)
     results = failure(run, options)
-    values = run.uncertainty(options)(run.test.images(0, 60))[name]
-    features = run.embed(run.test, limit=60)["features"]
-    wrong = linear_probe(run).predict(features) != run.test.labels[:60]
+    sample = run.sample(60).test
+    values = run.uncertainty(options)(sample.images())[name]
+    wrong = linear_probe(run).predict(run.embed(sample)["features"]) != sample.labels
     assert (results["score"], results["wrong"]) == (SCORES[name].title, wrong.sum())
     assert results["auroc"] == pytest.approx(roc_auc_score(wrong, sign * values), abs=1e-3)
 

@@ -56,10 +56,11 @@ def hostile(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(hostile):
-    names = ("probe", "failure", "projector", "ood")
+    names = ("images", "probe", "failure", "projector", "ood")
     options = evaluation.Options(ood_sources=("digits",), max_images=len(NAMES) * 4)
-    found = {name: evaluation.SUITES[name](hostile, options) for name in names}
-    return evaluation.write_report(hostile, found, options)
+    for name in names:
+        evaluation.SUITES[name](hostile, options)
+    return evaluation.write_report(hostile)
 
 
 def test_nothing_printed_controls_the_terminal(hostile, capfd):

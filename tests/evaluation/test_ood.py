@@ -5,15 +5,26 @@ import keras
 import matplotlib.image
 import numpy as np
 import pytest
+from helpers.subjects import make_subject
 from helpers.tiny import tiny_config
 from helpers.untrained import make_run
+from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from tfvmf import evaluation, neighbors
+from tfvmf.data import load_source
 from tfvmf.errors import UserError
 from tfvmf.evaluation import paper
 from tfvmf.evaluation.scores import SCORES
-from tfvmf.evaluation.suites.ood import Gaussians, detection, detectors, file_name, ood, title
+from tfvmf.evaluation.suites.ood import (
+    Gaussians,
+    detection,
+    detectors,
+    file_name,
+    foreign_sources,
+    ood,
+    title,
+)
 from tfvmf.methods import build_method
 from tfvmf.training import run_directory
 from tfvmf.training.checkpoints import Checkpoints
@@ -119,7 +130,7 @@ def test_the_suite_measures_what_it_says(run, foreign, results):
     ]  # fmt: skip
     noise = run.open(foreign)
     outside = run.embedder(noise.images())
-    inside = run.embedder(run.test.images(0, 100))
+    inside = run.embed(run.sample(100).test)
     kappa = np.concatenate([inside["concentration"], outside["concentration"]])
     is_foreign = np.repeat([0, 1], [100, 50])
     assert entry["scores"]["kappa"]["auroc"] == pytest.approx(roc_auc_score(is_foreign, -kappa))
@@ -135,11 +146,12 @@ def test_the_suite_measures_what_it_says(run, foreign, results):
 
 
 def test_the_suite_writes_tables_and_pictures(run, foreign, results):
-    directory = run.directory_for("ood")
+    directory = run.sample(100).directory_for("ood")
     assert json.loads((directory / "results.json").read_text()) == results
     table = (directory / "table.md").read_text()
     assert "| F_ssl + kappa |" in table
     assert "--supervised_workdir" in table  # how to get F_res
+    assert "sample of 100 of 400 images" in table
     assert (directory / "table.csv").read_text().count("\n") == 6
     picture = directory / f"{file_name(foreign)}.png"
     assert matplotlib.image.imread(picture).std() > 0.01
@@ -150,7 +162,7 @@ def test_features_of_a_supervised_run_at_another_size(run, foreign, tmp_path):
     supervised = evaluation.subject_from_run(tmp_path)
     measured = ood(run, ood_sources=(foreign,), max_images=60, supervised=supervised)
     noise = supervised.open(foreign)
-    parts = [supervised.test.images(0, 60), noise.images()]
+    parts = [supervised.sample(60).test.images(), noise.images()]
     values = neighbors.distance(
         np.concatenate([supervised.embedder(part)["features"] for part in parts]),
         supervised.embed(supervised.train)["features"],
@@ -220,3 +232,12 @@ def test_names_for_people():
     assert title("f_ssl_relative_mahalanobis") == "F_ssl, relative Mahalanobis"
     assert title("feature_norm") == "feature norm"
     assert file_name("folder:/my/images") == "folder_my_images"
+
+
+def test_a_foreign_folder_without_splits_is_taken_whole(tmp_path):
+    for number in range(30):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    subject = make_subject(load=load_source)
+    options = evaluation.Options(ood_sources=(f"folder:{tmp_path}", "digits"))
+    found = foreign_sources(subject, options)
+    assert [source.size for source in found.values()] == [30, 400]

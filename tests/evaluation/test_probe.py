@@ -152,7 +152,9 @@ def test_data_without_labels_are_refused_in_one_line(suite, tmp_path, rng):
     np.savez(tmp_path / "images.npz", images=images)
     make_run(tmp_path / "run", **{"data.source": f"npz:{tmp_path / 'images.npz'}"})
     run = evaluation.subject_from_run(tmp_path / "run")
-    with pytest.raises(UserError, match=f"no labels: the suite {suite}") as error:
+    with pytest.raises(UserError, match=f"no labels, which the suite {suite} needs") as error:
         evaluation.SUITES[suite](run)
+    command = str(error.value).split("`")[1]
+    assert command == f"tfvmf evaluate {tmp_path / 'run'} folder:/labeled/images"
     # `--suite=all` goes on.
     assert isinstance(error.value, evaluation.NotApplicable)

@@ -25,10 +25,12 @@ def keras_file(run, tmp_path_factory):
 def test_a_keras_file_has_the_numbers_of_its_run(keras_file, run, tmp_path, capsys):
     options = ["--suite=probe", "--max_images=20"]
     assert evaluate(keras_file, "digits", *options, f"--output={tmp_path}") == 0
-    beside = tmp_path / "probe"
-    assert f"probe: {beside}" in capsys.readouterr().out
+    beside = tmp_path / "sample20" / "probe"
+    out = capsys.readouterr().out
+    assert "probe (a sample of 20 of 400 images): k-NN 0." in out
+    assert f"report: {tmp_path / 'sample20' / 'report.html'}" in out
     assert evaluate(run, *options) == 0
-    table = (run / "eval" / "probe" / "table.md").read_text().splitlines()
+    table = (run / "eval" / "sample20" / "probe" / "table.md").read_text().splitlines()
     assert [line for line in table if line.startswith("|")] == [
         line for line in (beside / "table.md").read_text().splitlines() if line.startswith("|")
     ]
@@ -41,6 +43,9 @@ def test_mistakes_are_one_line(keras_file, run, tmp_path, capsys):
         ([keras_file.parents[1], "digits"], "is an export"),
         ([tmp_path / "plain.keras", "digits"], "image_size"),
         ([run, "--suite=prob"], "did you mean probe"),
+        ([run, "--score=kapa"], "score=kapa is unknown: did you mean kappa"),
+        ([run, "--score=ensemble"], "needs at least 2 members"),
+        ([run, "--all_checkpoints", "--suite=probe"], "leave out --suite=probe"),
         ([run, "--supervised_workdir=/no/such/run"], "--supervised_workdir: "),
     ):
         assert evaluate(*arguments) == 2

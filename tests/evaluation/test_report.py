@@ -31,10 +31,10 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(run):
-    names = ("curves", "probe", "failure", "projector")
-    results = {name: evaluation.SUITES[name](run, OPTIONS) for name in names}
-    path = evaluation.write_report(run, results, OPTIONS)
-    assert path == run.workdir / "eval" / "report.html"
+    for name in ("images", "curves", "probe", "failure", "projector"):
+        evaluation.SUITES[name](run, OPTIONS)
+    path = evaluation.write_report(run.sample(60))
+    assert path == run.workdir / "eval" / "sample60" / "report.html"
     return path
 
 
@@ -50,7 +50,7 @@ class Parser(html.parser.HTMLParser):
         self.tags.add(tag)
         self.attributes.update(key for key, _ in attrs)
         self.addresses += [value for key, value in attrs if key in ("src", "href")]
-        if tag not in ("meta", "img", "br"):
+        if tag not in ("meta", "img", "br", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
@@ -70,22 +70,59 @@ def test_the_page_is_whole_and_needs_nothing_else(page, run):
     text = " ".join(parser.text)
     for expected in ("Most certain", "Worst failures", "linear probe", "optimizer.learning_rate"):
         assert expected in text
+    assert "a sample of 60 of 400 images" in text
+    assert {"details", "summary"} <= parser.tags  # tables are folded
+    assert text.count(evaluation.SUITES["probe"].verdict(probe(run, OPTIONS))) == 3  # on top, too
     accuracy = probe(run, OPTIONS)["linear_accuracy"]
     assert f"{accuracy:.3f}" in text
 
 
-def test_the_gallery_is_in_order_of_the_score(run):
-    embeddings = run.embed(run.test, limit=60)
+def test_the_gallery_is_in_order_of_the_score(run, page):
+    sample = run.sample(60)
+    embeddings = sample.embed(sample.test)
     kappa = embeddings["concentration"]
-    most, least, wrong = report.choose_images(run, OPTIONS, shown=5).values()
-    assert [p.caption for p in most] == [f"{v:.3g}" for v in np.sort(kappa)[::-1][:5]]
-    assert [p.caption for p in least] == [f"{v:.3g}" for v in np.sort(kappa)[:5]]
-    content = base64.b64decode(least[0].address.removeprefix("data:image/png;base64,"))
-    shown = np.asarray(Image.open(io.BytesIO(content)))
-    np.testing.assert_array_equal(shown, run.test.images()[kappa.argmin()])
-    predicted = linear_probe(run).predict(embeddings["features"])
-    mistakes = predicted != run.test.labels[:60]
-    assert wrong[0].caption.startswith(f"{kappa[mistakes].max():.3g}, said ")
+    results = evaluation.images(run, OPTIONS)
+    groups = results["groups"]
+    values = {name: [entry["value"] for entry in group] for name, group in groups.items()}
+    assert values["most"] == pytest.approx(np.sort(kappa)[::-1][:18])
+    assert values["least"] == pytest.approx(np.sort(kappa)[:18])
+    files = {name: [entry["file"] for entry in group] for name, group in groups.items()}
+    assert files["least"][0] == sample.test.file(kappa.argmin())
+    assert re.fullmatch(r"digits/test:\d+", files["least"][0])
+    mistakes = linear_probe(run).predict(embeddings["features"]) != sample.test.labels
+    assert values["failures"][0] == pytest.approx(kappa[mistakes].max())
+    # The page has the pixels of each, with its file.
+    shown = re.findall(r'<figure title="([^"]+)">.*?src="([^"]+)"', page.read_text(), re.S)
+    hint, address = shown[18]
+    assert hint.startswith(files["least"][0])
+    content = base64.b64decode(address.removeprefix("data:image/png;base64,"))
+    pixels = np.asarray(Image.open(io.BytesIO(content)))
+    np.testing.assert_array_equal(pixels, sample.test.images()[kappa.argmin()])
+
+
+def test_no_image_is_among_the_most_and_the_least_certain(run):
+    groups = evaluation.images(run, max_images=9)["groups"]
+    most, least = ({entry["file"] for entry in groups[name]} for name in ("most", "least"))
+    assert len(most) == len(least) == 4
+    assert not most & least
+
+
+def test_the_page_has_all_results_of_the_same_checkpoint(run, page, capsys):
+    """Also those of suites that were measured earlier, and none of another checkpoint."""
+    evaluation.evaluate(run, "probe", OPTIONS)
+    assert f"report: {page}" in capsys.readouterr().out
+    assert '<h2 id="failures"' in page.read_text()
+    other = dataclasses.replace(run.sample(60), facts={"step": 99, "checkpoint": "step-99"})
+    evaluation.evaluate(other, "probe")
+    text = page.read_text()
+    assert '<h2 id="what-the-features-know"' in text
+    assert '<h2 id="failures"' not in text
+    assert "Not shown, since measured at another checkpoint" in text
+    evaluation.evaluate(run, "probe", OPTIONS)
+    assert '<h2 id="failures"' in page.read_text()
+    # Results of the whole set have a page of their own.
+    evaluation.evaluate(run, "curves")
+    assert "failures" not in (run.workdir / "eval" / "report.html").read_text()
 
 
 def test_a_browser_shows_every_picture(page, tmp_path):
@@ -103,12 +140,12 @@ def test_a_browser_shows_every_picture(page, tmp_path):
     copy.write_text(text.replace(policy, "unused").replace("</body>", f"{script}</body>"))
     guarded = tmp_path / "guarded.html"
     guarded.write_text(text.replace("</body>", f"{script}</body>"))
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1100,900"]
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu"]
     command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000"]
 
-    def title(path):
+    def title(path, width=500):  # as on a telephone
         shown = subprocess.run(
-            [*command, "--dump-dom", path.as_uri()],
+            [*command, f"--window-size={width},900", "--dump-dom", path.as_uri()],
             capture_output=True, text=True, check=True, timeout=120,
         )  # fmt: skip
         return re.search("<title>(.*?)</title>", shown.stdout).group(1)
@@ -119,22 +156,20 @@ def test_a_browser_shows_every_picture(page, tmp_path):
 
 
 def test_the_projector_has_a_line_an_image(run, page):
-    directory = run.directory_for("projector")
+    sample = run.sample(60)
+    directory = sample.directory_for("projector")
     directions = np.loadtxt(directory / "directions.tsv", delimiter="\t")
-    np.testing.assert_allclose(
-        directions, run.embed(run.test, limit=60)["mean_direction"], atol=1e-5
-    )
+    outputs = sample.embed(sample.test)
+    np.testing.assert_allclose(directions, outputs["mean_direction"], atol=1e-5)
     head, *lines = (directory / "metadata.tsv").read_text().splitlines()
     assert head.split("\t") == ["image", "kappa", "label"]
     assert len(lines) == 60
-    number, kappa, label = lines[7].split("\t")
-    assert float(kappa) == pytest.approx(
-        run.embed(run.test, limit=60)["concentration"][7], rel=1e-4
-    )
-    assert (number, label) == ("7", str(run.test.labels[7]))
+    file, kappa, label = lines[7].split("\t")
+    assert float(kappa) == pytest.approx(outputs["concentration"][7], rel=1e-4)
+    assert (file, label) == (sample.test.file(7), str(sample.test.labels[7]))
     sprite = np.asarray(Image.open(directory / "sprite.png"))
     assert sprite.shape == (64, 64, 3)  # 8 x 8 places of 8 x 8 pixels hold 60 images
-    np.testing.assert_array_equal(sprite[8:16, 16:24], run.test.images(10, 11)[0])
+    np.testing.assert_array_equal(sprite[8:16, 16:24], sample.test.images(10, 11)[0])
     assert 'tensor_path: "directions.tsv"' in (directory / "projector_config.pbtxt").read_text()
 
 
@@ -151,13 +186,11 @@ def test_everything_from_data_files_and_configs_is_text(tmp_path):
     subject = dataclasses.replace(subject, name=NASTY)
     subject.test.name = NASTY
     subject.test.class_names = [f"{NASTY}{number}" for number in range(10)]
-    results = {name: evaluation.SUITES[name](subject, OPTIONS) for name in ("probe", "projector")}
-    results["projector"]["open"] = NASTY
+    suites = [evaluation.SUITES[name] for name in ("images", "probe", "projector")]
+    measured = [(suite, suite(subject, OPTIONS)) for suite in suites]
+    measured[-1][1]["open"] = NASTY
     parser = Parser()
-    text = report.render(
-        subject, [(evaluation.SUITES[name], found) for name, found in results.items()], OPTIONS
-    )
-    parser.feed(text)
+    parser.feed(report.render(subject, tmp_path / "sample60", measured, [NASTY]))
     assert not parser.open
     assert {"script", "iframe", "object"}.isdisjoint(parser.tags)
     assert not any(name.startswith("on") for name in parser.attributes)

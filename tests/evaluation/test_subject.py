@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -15,10 +16,12 @@ from keras import layers
 
 from tfvmf import evaluation
 from tfvmf.data import load_source
+from tfvmf.data.corruptions.cache import Corrupted
 from tfvmf.errors import UserError
 from tfvmf.evaluation import Headline, Measured, Options, Suite
+from tfvmf.evaluation.suites.cifar10c import choose_example, cifar10c
 from tfvmf.evaluation.suites.curves import term_names
-from tfvmf.evaluation.tables import Page, Table
+from tfvmf.evaluation.tables import Table
 
 OPTIONS = Options(max_images=15, num_views=2)
 
@@ -43,6 +46,7 @@ def noise(tmp_path_factory):
 
 
 WRITTEN = {
+    "images": {"sprite.png", "table.csv"},
     "curves": {"curves.png"},
     "probe": {"table.md"},
     "failure": {"table.md", "failure.png"},
@@ -56,7 +60,13 @@ WRITTEN = {
 @pytest.mark.parametrize("name", WRITTEN)
 def test_every_suite_measures_a_plain_keras_model(name, subject, noise):
     results = getattr(evaluation, name)(subject, OPTIONS, ood_sources=(noise,))
-    directory = pathlib.Path(subject.directory) / name
+    directory = pathlib.Path(subject.directory) / "sample15" / name
+    suite = evaluation.SUITES[name]
+    assert len(suite.headlines(results)) <= 5
+    assert suite.verdict(results)
+    assert "\n" not in suite.verdict(results)
+    if suite.uses_images:
+        assert (results["images"], results["of_images"]) == (15, 400)
     assert json.loads((directory / "results.json").read_text()) == results
     assert {path.name for path in directory.iterdir()} >= WRITTEN[name]
     if "table.md" in WRITTEN[name]:
@@ -76,7 +86,7 @@ def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
     for name in ("curves", "probe", "projector"):
         suite = getattr(evaluation, name)
         results = suite(subject, OPTIONS)
-        assert not (tmp_path / "eval" / name).exists()
+        assert not (tmp_path / "eval" / "sample15" / name).exists()
         written = suite(with_directory, OPTIONS)
         written.pop("open", None)  # how to open what was written
         assert results == written
@@ -85,7 +95,7 @@ def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
 
 def test_the_numbers_are_those_of_the_model(subject):
     results = evaluation.failure(subject, OPTIONS)
-    images = subject.test.images(0, 15) / np.float32(255)
+    images = subject.sample(15).test.images() / np.float32(255)
     kappa = subject.encoder(images)["concentration"].numpy()
     assert results["mean_whole"] == pytest.approx(kappa.mean(), rel=1e-5)
     corrupted = evaluation.cifar10c(subject, OPTIONS)
@@ -99,7 +109,7 @@ def test_sources_may_be_given_instead_of_names(foreign, noise):
         evaluation.ood(subject, OPTIONS, ood_sources=(noise,))
     foreign.name = "others"
     results = evaluation.ood(subject, OPTIONS, ood_sources=(foreign,))
-    # The same images: no score can tell them apart.
+    # The same sample of images: no score can tell them apart.
     assert results["out"]["others"]["scores"]["f_ssl"]["auroc"] == 0.5
     assert "note" not in results  # it is not known what it was trained on
 
@@ -191,13 +201,18 @@ def test_data_are_opened_when_they_are_needed(tmp_path):
 def test_evaluate_runs_all_that_apply_and_writes_the_report(tmp_path, capsys):
     subject = make_subject(tmp_path)
     found = evaluation.evaluate(subject, max_images=8)
-    assert list(found) == ["probe", "failure", "cifar10c", "projector"]
-    assert (tmp_path / "report.html").exists()
+    assert list(found) == ["images", "probe", "failure", "cifar10c", "projector"]
     out = capsys.readouterr().out
     assert "curves: left out" in out
     assert "ood: left out" in out
-    assert f"linear_accuracy      {found['probe']['linear_accuracy']:.4f}" in out
-    assert f"report: {tmp_path / 'report.html'}" in out
+    number = f"{found['probe']['linear_accuracy']:.3f}"
+    assert re.search(rf"^  accuracy of a linear probe +{number}$", out, re.M)
+    assert re.search(
+        r"^cifar10c \(a sample of 8 of 400 images\): kappa falls under \d+ of 18", out, re.M
+    )
+    assert f"report: {tmp_path / 'sample8' / 'report.html'}" in out
+    assert (tmp_path / "sample8" / "report.html").exists()
+    assert max(map(len, out.split("report:")[0].splitlines())) < 160
 
 
 def test_evaluate_by_name_says_what_is_missing(tmp_path, noise, capsys):
@@ -205,9 +220,11 @@ def test_evaluate_by_name_says_what_is_missing(tmp_path, noise, capsys):
         evaluation.evaluate(make_subject(tmp_path), "probe,ood", max_images=8)
     subject = full_subject(tmp_path)
     found = evaluation.evaluate(subject, "ood", max_images=8, ood_sources=(noise,))
-    assert f"{noise}: AUROC of kappa" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "of 1 sets" in out
+    assert "noise.npz, kappa" in out
     assert list(found) == ["ood"]
-    assert not (tmp_path / "report.html").exists()
+    assert (tmp_path / "sample8" / "report.html").exists()
 
 
 def test_a_new_suite_is_a_function_and_a_line(tmp_path, monkeypatch, capsys):
@@ -215,16 +232,20 @@ def test_a_new_suite_is_a_function_and_a_line(tmp_path, monkeypatch, capsys):
 
     def measure(subject, options):
         """How bright are the images?"""
-        mean = float(subject.test.images(0, options.max_images).mean())
+        assert subject.test.size == options.max_images
+        mean = float(subject.test.images().mean())
         return Measured({"mean": mean}, {"note.txt": lambda path: path.write_text("<b>")})
 
     brightness = Suite(
         name="brightness",
         title="Light & <shadow>",
         measure=measure,
-        page=lambda results: Page("Bright?", [Table(columns=["mean"], rows=[[results["mean"]]])]),
+        verdict=lambda results: "bright <enough>",
+        blocks=lambda results: ["Bright?", Table(columns=["mean"], rows=[[results["mean"]]])],
         table=lambda results: Table(columns=["mean"], rows=[[results["mean"]]]),
-        headlines=lambda results: [Headline("mean light", results["mean"], printed=100.0)],
+        headlines=lambda results: [
+            Headline("mean light", results["mean"], printed=100.0, note="of few")
+        ],
     )
     for name in list(evaluation.SUITES):
         monkeypatch.delitem(evaluation.SUITES, name)
@@ -234,15 +255,98 @@ def test_a_new_suite_is_a_function_and_a_line(tmp_path, monkeypatch, capsys):
     assert list(found) == ["brightness"]
     assert evaluation.brightness is brightness
     assert evaluation.describe_suites() == {"brightness": "How bright are the images?"}
-    assert {path.name for path in (tmp_path / "brightness").iterdir()} == {
+    assert {path.name for path in (tmp_path / "sample8" / "brightness").iterdir()} == {
         "note.txt", "results.json", "table.csv", "table.md",
     }  # fmt: skip
-    page = (tmp_path / "report.html").read_text()
-    assert f"<b>{found['brightness']['mean']:.3f}</b><span>mean light (paper: 100.000)" in page
+    page = (tmp_path / "sample8" / "report.html").read_text()
+    mean = f"{found['brightness']['mean']:.3f}"
+    assert f"<b>{mean}</b><span>mean light (paper: 100.000; of few)" in page
+    assert f"mean light     {mean}  (paper: 100.000; of few)" in capsys.readouterr().out
     assert "Light &amp; &lt;shadow&gt;</h2>" in page
-    assert "<h3>Bright?</h3>" in page
+    assert page.count("bright &lt;enough&gt;") == 3
+    assert "<p>Bright?</p>" in page
     with pytest.raises(UserError, match="did you mean brightness"):
         evaluation.check_names("brihtness")
+
+
+def test_a_sample_is_the_same_for_all_suites_and_has_every_class(tmp_path):
+    """A folder with classes is in their order: its first images are of the first ones."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (90, 12, 12, 3), dtype=np.uint8)
+    labels = np.repeat([0, 1, 2], 30)
+    np.savez(
+        tmp_path / "sorted.npz",
+        x_train=images, y_train=labels, x_test=images[::-1], y_test=labels,
+    )  # fmt: skip
+    train, test = (
+        load_source(f"npz:{tmp_path / 'sorted.npz'}", split, image_size=12)
+        for split in ("train", "test")
+    )
+    subject = make_subject(tmp_path / "eval", train=train, test=test)
+    sample = subject.sample(12)
+    assert np.bincount(sample.test.labels).tolist() == [4, 4, 4]
+    assert subject.sample(12) is sample.sample(12) is sample
+    assert subject.sample(0) is subject.sample(90) is subject
+    assert sample.embed(train) is subject.embed(train)  # computed once
+    whole, few = evaluation.probe(subject), evaluation.probe(subject, max_images=12)
+    assert (whole["images"], few["images"], few["of_images"]) == (90, 12, 90)
+    written = json.loads((tmp_path / "eval" / "probe" / "results.json").read_text())
+    assert written == whole  # which the sample has not overwritten
+
+
+def test_a_random_network_is_told_so():
+    results = {"knn_20_accuracy": 0.8, "chance": 0.1, "images": 400}
+    control = {"images": 400, "features": 0.8, "pixels": 0.95}
+    verdict = evaluation.probe.verdict
+    assert "untrained network" in verdict(results | {"control": control})
+    good = {"control": control | {"features": 0.975}, "knn_20_accuracy": 0.975}
+    assert verdict(results | good) == "k-NN 0.975: the features know the classes"
+    poor = {"control": control | {"pixels": 0.1}, "knn_20_accuracy": 0.12}
+    assert "know nothing" in verdict(results | poor)
+
+
+def test_plus_is_right_for_an_uncertainty():
+    names = [f"corruption_{number}" for number in range(18)]
+    results = {
+        "score": "ensemble variance",
+        "expected_sign": 1,
+        "spearman": {name: 0.5 if number < 12 else -0.5 for number, name in enumerate(names)},
+        "mean_spearman": 0.17, "mean_per_image": 0.1, "mean_auroc": 0.6,
+    }  # fmt: skip
+    assert cifar10c.verdict(results) == "ensemble variance rises under 12 of 18 corruptions"
+    first, worst, *_ = cifar10c.headlines(results)
+    assert "plus is right" in first.words
+    assert first.printed == pytest.approx(-0.827, abs=1e-3)  # the paper's own ensembles
+    assert worst.value == -0.5
+
+
+def test_the_example_stands_for_the_mean():
+    rng = np.random.default_rng(0)
+    trend = -np.arange(6.0)[:, None]
+    scores = {"fog": trend + rng.normal(size=(6, 40)), "snow": trend + rng.normal(size=(6, 40))}
+    scores = {
+        name: np.insert(values, 7, trend[:, 0] + 30, axis=1) for name, values in scores.items()
+    }
+    assert choose_example(scores) == 7  # it falls exactly as the mean does, from another level
+
+
+def test_corrupted_images_are_measured_once_for_all_suites(subject, monkeypatch):
+    options = Options(max_images=7, num_views=2)
+    found = evaluation.agreement(subject, options)
+    monkeypatch.setattr(Corrupted, "read_ahead", lambda *_: pytest.fail("measured again"))
+    again = evaluation.cifar10c(subject, options)
+    assert again["spearman"] == found["spearman"]["kappa"]
+
+
+def test_members_are_drawn_over_one_another(tmp_path):
+    lines = [line for line in full_subject().metrics if "loss" in line]
+    subject = make_subject(
+        tmp_path, metrics=[{"member": number, **line} for number in range(3) for line in lines]
+    )
+    results = evaluation.curves(subject)
+    assert results["members"] == 3
+    assert evaluation.curves.verdict(results).startswith("3 members, 3 epochs; the loss fell")
+    assert (tmp_path / "curves" / "curves.png").exists()
 
 
 def test_curves_draw_every_term_that_was_logged(subject):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from helpers.tfds_sets import image_features, prepare
 from helpers.tiny import tiny_config
+from helpers.untrained import make_run
 
 from tfvmf import evaluation, training
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, TFDS_NAMES, corrupt
@@ -13,6 +14,7 @@ from tfvmf.errors import UserError
 from tfvmf.evaluation.suites.cifar10c import cifar10c
 from tfvmf.evaluation.suites.curves import curves
 from tfvmf.evaluation.suites.probe import probe
+from tfvmf.training import run_directory
 
 
 def trained(workdir, **changes):
@@ -32,13 +34,15 @@ def run(workdir):
 
 def test_cifar10c_writes_tables_and_pictures(run, workdir):
     results = cifar10c(run, max_images=30)
-    directory = workdir / "eval" / "cifar10c"
+    directory = workdir / "eval" / "sample30" / "cifar10c"
     written = json.loads((directory / "results.json").read_text())
     assert written == results
     assert list(written["spearman"]) == list(CORRUPTIONS)
     assert written["mean_spearman"] == pytest.approx(np.mean(list(written["spearman"].values())))
-    clean = run.embedder(run.test.images(0, 30))["concentration"].mean()
+    clean = run.embed(run.sample(30).test)["concentration"].mean()
     assert all(len(v) == 6 and v[0] == pytest.approx(clean) for v in written["mean_score"].values())
+    assert (written["images"], written["of_images"]) == (30, 400)
+    assert "sample of 30 of 400 images" in (directory / "table.md").read_text()
     assert (directory / "table.csv").read_text().count("\n") == 19
     assert "-0.876" in (directory / "table.md").read_text()  # the mean of the paper's row
     for picture in ("kappa.png", "examples.png"):
@@ -112,7 +116,8 @@ def test_tfds_holds_cifar10_only(run):
 
 def test_other_data_say_so(run, workdir):
     cifar10c(run, max_images=30)
-    assert "not CIFAR-10's" in (workdir / "eval" / "cifar10c" / "table.md").read_text()
+    table = workdir / "eval" / "sample30" / "cifar10c" / "table.md"
+    assert "not CIFAR-10's" in table.read_text()
 
 
 @pytest.mark.slow
@@ -121,7 +126,7 @@ def test_along_training_measures_every_checkpoint(tmp_path):
     run = evaluation.subject_from_run(tmp_path)
     results = evaluation.along_training(run, max_images=10)
     assert results["checkpoints"] == 2
-    directory = tmp_path / "eval" / "cifar10c"
+    directory = tmp_path / "eval" / "sample10" / "cifar10c"
     rows = json.loads((directory / "along_training.json").read_text())
     assert [row["step"] for row in rows] == [4, 8]
     newest = cifar10c(run, max_images=10)
@@ -141,6 +146,23 @@ def test_curves_are_drawn(run, workdir):
     last = [line for line in training.read_metrics(workdir) if "loss" in line][-1]
     assert results["final_loss"] == last["loss"]
     assert matplotlib.image.imread(workdir / "eval" / "curves" / "curves.png").std() > 0.01
+    assert "images" not in results
+
+
+def test_an_ensemble_of_seeds_is_evaluated(tmp_path, capsys):
+    line = {"step": 4, "epoch": 1.0, "loss": 2.5}
+    for number in range(2):
+        member = make_run(run_directory.member(tmp_path, number), method="simclr")
+        (member / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    config = tiny_config(method="simclr", **{"ensemble.num_members": 2, "data.image_size": 16})
+    run_directory.write_or_check_config(tmp_path, config, {})
+    run = evaluation.subject_from_run(tmp_path)
+    found = evaluation.evaluate(run, "curves,images", max_images=10)
+    assert found["curves"]["members"] == 2
+    assert found["images"]["score"] == "ensemble variance"
+    assert "curves: 2 members, 1 epochs" in capsys.readouterr().out
+    assert "2 members, 1 epochs" in (tmp_path / "eval" / "sample10" / "report.html").read_text()
+    assert (tmp_path / "eval" / "sample10" / "curves" / "curves.png").exists()
 
 
 @pytest.mark.slow
@@ -148,10 +170,10 @@ def test_a_method_without_concentration_is_followed_by_its_feature_norm(tmp_path
     run = evaluation.subject_from_run(trained(tmp_path, method="simclr"))
     results = cifar10c(run, max_images=10)
     assert (results["score"], results["expected_sign"]) == ("feature norm", -1)
-    features = run.embedder(run.test.images(0, 10))["features"]
+    features = run.embed(run.sample(10).test)["features"]
     assert results["mean_score"]["fog"][0] == pytest.approx(np.linalg.norm(features, axis=1).mean())
-    table = (tmp_path / "eval" / "cifar10c" / "table.md").read_text()
-    assert table.startswith("# Feature norm against corruption: simclr")
+    table = (tmp_path / "eval" / "sample10" / "cifar10c" / "table.md").read_text()
+    assert table.startswith("# Corruptions: simclr on digits\n\nfeature norm ")
 
 
 @pytest.mark.parametrize(

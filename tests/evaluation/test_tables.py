@@ -48,6 +48,21 @@ def test_markdown(table):
     ]
 
 
+def test_text_for_a_terminal(table):
+    assert table.text().splitlines() == [
+        "name   value  count",
+        "-------------------",
+        "plain  -0.12      3",
+        "empty            12",
+        "numpy   0.50      7",
+        "-------------------",
+        "mean    0.25",
+    ]
+    narrow = table.text(width=15).splitlines()
+    assert max(map(len, narrow)) <= 15
+    assert narrow[7:10] == ["", "name   count", "------------"]
+
+
 def test_csv_has_six_digits_and_what_stands_beside(table):
     rows = list(csv.reader(io.StringIO(table.csv(beside={"seed": 4}))))
     assert rows == [

@@ -31,10 +31,6 @@ class Toy(Method):
     relative_cost = 0.9
     kappa_note = "kappa of a toy"
 
-    def __init__(self, config, *, num_classes=0):
-        super().__init__(config, num_classes=num_classes)
-        self.models["encoder"] = self.build_encoder(concentration=self.probabilistic)
-
     @classmethod
     def head_options(cls, config):
         return {**super().head_options(config), "hidden_layers": 2}

@@ -3,6 +3,8 @@
 import importlib
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,8 @@ from helpers.commands import ROOT, run_before_tensorflow
 from helpers.untrained import make_run
 
 import tfvmf
-from tfvmf import data, serving, training
+from tfvmf import data, methods, serving, training
+from tfvmf.config import declared
 from tfvmf.embedding import local
 from tfvmf.programs import VERBS, cli, main
 
@@ -22,12 +25,14 @@ PROGRAMS = {
     verb: importlib.import_module(f"tfvmf.programs.{verb.replace('-', '_')}") for verb in VERBS
 }
 
+HELPS = ("--help", "--version")
 # Command, and what its one line of error must hold.
 MISTAKES = [
     ([], "train, evaluate, export, embed, fit-kappa, reproduce"),
     (["trian"], "did you mean train?"),
     (["fitkappa"], "did you mean fit-kappa?"),
     (["xyz"], "train, evaluate"),
+    (["--verson"], "did you mean --version?"),
     (["train", "--epochs=1"], "did you mean --config.epochs?"),
     (["train", "--learning_rate=1"], "did you mean --config.optimizer.learning_rate?"),
     (["train", "--temperature=1"], "--config.simclr.temperature or --config."),
@@ -51,6 +56,14 @@ MISTAKES = [
     (["train", "--ensemble=2", "--ensemble_kind=bag"], "snapshot"),
     (["train", "--method=swav", "--config.swav.queue_length=5"], "--config.swav.queue_length=5"),
     (["train", "--strategy=tpu"], "multi_worker"),
+    (["train", "--config.seed=1e20"], "--config.seed=1e20"),
+    (["train", "--config.seed=100000000000000000000"], "--config.seed=100000000000000000000"),
+    (["train", "--config.model.width=1000000"], "must be below 4097"),
+    (["train", "--config.data.image_size=100000"], "must be below 8193"),
+    (["train", f"--config={ROOT / 'README.md'}"], "README.md is not a Python file"),
+    (["train", f"--config={ROOT / 'setup.py'}"], "setup.py has no function get_config()"),
+    (["train", "--config.minutes=9", "--strategy=multi_worker"], "set --config.epochs"),
+    (["train", "--config.data.reserve=-1"], "--config.data.reserve=-1"),
     (["evaluate", "--images=3"], "did you mean --max_images?"),
     (["evaluate", "--max_images=-1"], "max_images"),
     (["evaluate", "--suite=cifar10_c"], "did you mean cifar10c?"),
@@ -63,6 +76,8 @@ MISTAKES = [
     (["export", "--output_dir=x"], "did you mean --output?"),
     (["export", "--output=models", "--reject_below=0.1"], "--calibrate_on"),
     (["export", "--output=models", "--reject_below=much"], "reject_below"),
+    (["export", "nowhere", "--output=models"], "nowhere is not a run directory (no config.json)"),
+    (["export", __file__, "--output=models"], "test_command.py is a file: expected the directory"),
     (["fit-kappa"], "--model"),
     (["fit_kappa"], "--model"),
     (["fit-kappa", "x.npz", "--view_kind=broad"], "view_kind"),
@@ -72,11 +87,14 @@ MISTAKES = [
     (["embed", "models", "--output=out.npz"], "--data"),
     (["embed", "models", "."], "--output"),
     (["embed", "m", ".", "--output=o.npz", "--sort=size"], "concentration"),
+    (["embed", "m", ".", "--output=o.npz", "--sort=concentratoin"], "did you mean concentration?"),
     (["embed", "m", ".", "--output=o.npz", "--batch_size=0"], "batch_size"),
     (["reproduce"], "table1, table2, table3"),
     (["reproduce", "tabel3"], "did you mean table3?"),
     (["reproduce", "table1", "table2"], "'table2'"),
     (["reproduce", "table1", "--budget=gpu"], "digits, cpu, paper"),
+    (["reproduce", "table1", "--budget=cup"], "did you mean cpu?"),
+    (["reproduce", "table1", "--strategy=mirored"], "did you mean mirrored?"),
     (["reproduce", "table1", "--seed=-1"], "seed"),
     (["reproduce", "table1", "--dry"], "did you mean --dry_run?"),
 ]
@@ -86,7 +104,8 @@ MISTAKES = [
 def answers(tmp_path_factory):
     cwd = tmp_path_factory.mktemp("empty")
     commands = [command for command, _ in MISTAKES]
-    helps = [["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)]
+    helps = [[*start, end] for start in ([], *([v] for v in VERBS)) for end in HELPS]
+    helps.append(["train", "--helpfull"])
     found = run_before_tensorflow([*commands, *helps], cwd)
     assert not list(cwd.iterdir())
     return {
@@ -114,7 +133,21 @@ def test_help_lists_the_verbs_and_each_has_help_of_its_own(answers):
         assert f"tfvmf {verb} " in output_of_verb
         for flag in flags_of(verb):
             assert f"--{flag}" in output_of_verb or f"--[no]{flag}" in output_of_verb
-    assert answers["--version",][1] == f"tfvmf {tfvmf.__version__}\n"
+        assert answers[verb, "--version"] == (0, f"tfvmf {tfvmf.__version__}\n", "")
+    assert answers["--version",] == (0, f"tfvmf {tfvmf.__version__}\n", "")
+
+
+def test_help_of_train_names_configs_methods_and_settings(answers):
+    short, full = answers["train", "--help"][1], answers["train", "--helpfull"][1]
+    for name in cli.config_names():
+        assert re.search(rf"^  {name} +\w.{{20}}", short, re.MULTILINE)
+    for name in methods.METHODS:
+        assert name in short
+    assert "--helpfull lists them" in short
+    assert "--config.swav.num_prototypes" not in short
+    for name, setting in declared().items():
+        assert f"--config.{name}={setting.default}\n" in full
+        assert setting.meaning.split()[0] in full
 
 
 def flags_of(verb):
@@ -135,7 +168,8 @@ def test_a_flag_has_one_meaning_in_all_programs():
     }  # reproduce has two of train's three
     for name, (kind,) in ((name, kind) for name, kind in kinds.items() if len(kind) == 1):
         assert (kind == "int") == name.startswith(("max_", "num_")) or name in (
-            "seed", "epochs", "batch_size", "ensemble", "logical_devices", "cache_views",
+            "seed", "seeds", "epochs", "batch_size", "ensemble", "logical_devices", "cache_views",
+            "image_size",
         ), name  # fmt: skip
 
 
@@ -229,6 +263,7 @@ def test_a_config_file_that_invents_settings_is_refused(tmp_path, capsys):
         ([], "digits", "runs/digits-simclr_vmf"),
         (["digits"], "digits", "runs/digits-simclr_vmf"),
         (["folder:/my/birds"], "folder:/my/birds", "runs/birds-simclr_vmf"),
+        (["--config.data.source=folder:/a/b"], "folder:/a/b", "runs/b-simclr_vmf"),
         (["--data=npz:/x/my set.npz"], "npz:/x/my set.npz", "runs/my_set-simclr_vmf"),
         (["mnist", "--config=cifar10_cpu"], "mnist", "runs/cifar10_cpu-mnist-simclr_vmf"),
         (["mnist", "--method=swav", "--workdir=here"], "mnist", "here"),
@@ -244,11 +279,35 @@ def test_train_data(typed, source, workdir, monkeypatch, capsys):
     assert main(["train", *typed]) == 0
     assert called["config"].data.source == source
     assert called["place"] == pathlib.Path(workdir)
-    assert f"next: tfvmf evaluate {workdir}\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"next: tfvmf evaluate {workdir}\n" in printed
+    named = any(word.startswith("--config=") for word in typed)
+    default = "photos" if source.startswith("folder:") else "digits"
+    told = f"settings: those of --config={default}, as none is given\n"
+    assert (told in printed) == (bool(typed) and not named)
+    if default == "photos":
+        assert called["config"].data.image_size == 96
+        assert called["config"].augment.flip_probability == 0.5
 
 
-def test_export_and_embed_take_model_and_data_by_position(monkeypatch, capsys):
+def test_train_says_how_to_get_the_same_bits_without_measuring(monkeypatch, capsys):
+    monkeypatch.setattr(training, "share_cores", lambda config: None)
+    monkeypatch.setattr(training, "train", lambda *args, command, **kw: print(command(18)))
+    typed = ["--config=mnist", "folder:/my photos", "--config.minutes=60", "--strict"]
+    assert main(["train", *typed, "--config.model.width=8", "--workdir=w"]) == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    words = shlex.split(line)
+    assert words[:3] == ["tfvmf", "train", "folder:/my photos"]
+    expected = ["--config=mnist", "--strict", "--config.model.width=8", "--workdir=w"]
+    assert sorted(words[3:]) == sorted([*expected, "--config.epochs=18"])
+
+
+def test_export_and_embed_take_model_and_data_by_position(monkeypatch, capsys, tmp_path):
     called = []
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs" / "mine")
+    assert main(["export", "runs/mien", "--output=models"]) == 2
+    assert "did you mean runs/mine?" in capsys.readouterr().err
     monkeypatch.setattr(serving, "export_model", lambda *a, **kw: called.append(a) or 1 / 0)
     monkeypatch.setattr(local, "embed", lambda *a, **kw: called.append(a) or 1 / 0)
     for command in (

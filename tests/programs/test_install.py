@@ -89,7 +89,9 @@ def test_the_wheel_trains_evaluates_and_exports_in_an_environment_of_its_own(whe
     where = run(python, "-c", "import tfvmf; print(tfvmf.__file__)")
     assert where.startswith(str(tmp_path))
     assert "trained: runs/digits-simclr_vmf" in run(tfvmf, "train", *TINY)
-    assert "knn_20_accuracy" in run(tfvmf, "evaluate", "--suite=probe", "--max_images=20")
+    assert "k-NN accuracy (20 neighbors)" in run(
+        tfvmf, "evaluate", "--suite=probe", "--max_images=20"
+    )
     assert "exported: models/1" in run(tfvmf, "export", "--output=models")
     assert "budget digits" in run(tfvmf, "reproduce", "table3", "--dry_run")
     assert (tmp_path / "models" / "1" / "saved_model.pb").exists()

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import re
 
 import keras
 import pytest
@@ -14,6 +15,7 @@ from tfvmf.reproduction.experiments import (
     BUDGETS,
     EXPERIMENTS,
     dimension_runs,
+    named,
     network_runs,
     sources,
 )
@@ -40,25 +42,97 @@ SIZES = {
 def test_a_dry_run_prints_the_plan_and_writes_nothing(name, tmp_path, capsys):
     workspace = tiny_workspace(tmp_path / "new")
     assert execute.reproduce(name, workspace, dry_run=True) == []
-    plan = make_plan(EXPERIMENTS[name], workspace)
+    plan = make_plan(workspace, EXPERIMENTS[name])
     assert (len(plan.trainings), len(plan.measurements)) == SIZES[name]
     printed = capsys.readouterr().out
     assert "budget tiny" in printed
-    assert printed.count("4 steps: to be trained") == SIZES[name][0]
-    assert printed.count("20 images: to be measured") == SIZES[name][1]
-    assert f"Total: {duration(plan.seconds)}." in printed
+    counted = [
+        sum(int(each or 1) for each in re.findall(rf"(?:(\d+) x)? +{what}", printed))
+        for what in ("4 steps: to be trained", "20 images: to be measured")
+    ]
+    assert tuple(counted) == SIZES[name]
+    assert len(printed.splitlines()) < 16
+    assert f"Total: {duration(plan.seconds)}, estimated from times of the test." in printed
     assert not list(tmp_path.iterdir())
 
 
 def test_all_experiments_are_covered():
     assert set(SIZES) == set(EXPERIMENTS)
+    assert named("all") == list(EXPERIMENTS.values())
+
+
+def test_all_experiments_share_their_runs(tmp_path, capsys):
+    workspace = tiny_workspace(tmp_path / "new", seeds=3)
+    plan = make_plan(workspace, *named("all"))
+    once = make_plan(tiny_workspace(tmp_path), *named("all"))
+    names = {run.directory for each in SIZES for run in make_plan(
+        tiny_workspace(tmp_path), EXPERIMENTS[each]).trainings}  # fmt: skip
+    assert {run.directory for run in once.trainings} == names
+    assert len(once.trainings) == len(names)
+    assert len(plan.trainings) == 3 * len(names)
+    assert plan.seconds == pytest.approx(3 * once.seconds)
+    assert {run.config.seed for run in plan.trainings if "simclr_vmf," in run.label} == {0, 1, 2}
+    assert len({item.paths[0] for item in plan.measurements}) == len(plan.measurements)
+    assert len(list(plan.lines())) == len(list(once.lines()))  # seeds are grouped
+
+
+def test_a_budget_for_gpus_does_not_assume_one(tmp_path, monkeypatch):
+    workspace = Workspace(budget=BUDGETS["paper"], directory=tmp_path)
+    *_, last = make_plan(workspace, EXPERIMENTS["figure4"]).lines()
+    assert last.startswith("Total: time unknown, without an estimate. This budget needs a GPU")
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [kind])
+    *lines, last = make_plan(workspace, EXPERIMENTS["figure4"]).lines()
+    assert last.endswith(
+        " min, estimated from times assumed for one data-center GPU, never measured."
+    )
+    assert len(lines) == 8  # 103 runs and checkpoints
+    # One measured run tells more than the kind of the machine.
+    monkeypatch.undo()
+    place = workspace.run_directory("simclr_vmf")
+    facts = {"train_images": 50_000}
+    run_directory.write_or_check_config(place, workspace.config("simclr_vmf"), facts)
+    line = {"step": 2, "loss": 1.0, "images_per_second": 7.23}
+    (place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    plan = make_plan(workspace, EXPERIMENTS["figure1"])
+    (run,) = plan.trainings
+    assert run.seconds == pytest.approx(80 * 24 * 3600, rel=0.05)
+
+
+def test_missing_data_are_found_in_a_dry_run(tmp_path, capsys):
+    workspace = Workspace(budget=BUDGETS["cpu"], directory=tmp_path, data_dir="/nonexistent")
+    with pytest.raises(UserError, match="data_dir=/nonexistent: there is no such folder"):
+        execute.reproduce("table1", workspace, dry_run=True)
+    assert "Total:" in capsys.readouterr().out
+
+
+def test_results_of_the_same_settings_count_as_measured(tmp_path):
+    first = tiny_workspace(tmp_path / "first", results=str(tmp_path / "data"))
+    (item,) = make_plan(first, EXPERIMENTS["figure1"]).measurements
+    item.keep({"kappa": [1.0]}, seconds=1.0)
+    again = tiny_workspace(tmp_path / "again", results=str(tmp_path / "data"))
+    plan = make_plan(again, EXPERIMENTS["figure1"])
+    assert plan.measurements[0].read() == {"kappa": [1.0]}
+    assert (plan.trainings, plan.seconds) == ([], 0)  # nothing is trained for what is known
+    for other in (
+        tiny_workspace(tmp_path / "again"),
+        dataclasses.replace(again, seed=1),
+        dataclasses.replace(again, max_images=7),
+        dataclasses.replace(
+            again,
+            budget=dataclasses.replace(TINY, changes={**TINY.changes, "optimizer.momentum": 0.5}),
+        ),
+    ):
+        plan = make_plan(other, EXPERIMENTS["figure1"])
+        assert not plan.measurements[0].done
+        assert len(plan.trainings) == 1
 
 
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
-def test_every_budget_plans_every_experiment(budget, tmp_path):
+def test_every_budget_plans_every_experiment(budget, tmp_path, monkeypatch):
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [kind])
     workspace = Workspace(budget=budget, directory=tmp_path)
     for experiment in EXPERIMENTS.values():
-        plan = make_plan(experiment, workspace)
+        plan = make_plan(workspace, experiment)
         assert plan.seconds > 0
         assert all(item.task.kind in MEASURES for item in plan.measurements)
         for run in plan.trainings:
@@ -70,13 +144,13 @@ def test_every_budget_plans_every_experiment(budget, tmp_path):
 def test_the_digits_take_minutes(tmp_path):
     workspace = Workspace(budget=BUDGETS["digits"], directory=tmp_path)
     for experiment in EXPERIMENTS.values():
-        assert make_plan(experiment, workspace).seconds < 6 * 60
+        assert make_plan(workspace, experiment).seconds < 6 * 60
 
 
 def test_experiments_share_runs(tmp_path):
     workspace = Workspace(budget=BUDGETS["paper"], directory=tmp_path)
     places = {
-        name: {run.directory for run in make_plan(EXPERIMENTS[name], workspace).trainings}
+        name: {run.directory for run in make_plan(workspace, EXPERIMENTS[name]).trainings}
         for name in EXPERIMENTS
     }
     own = workspace.run_directory("simclr_vmf")
@@ -93,9 +167,9 @@ def test_experiments_share_runs(tmp_path):
 
 def test_only_what_an_experiment_trains_on_is_downloaded():
     cpu = BUDGETS["cpu"]
-    assert sources(EXPERIMENTS["table1"], cpu) == ["cifar10"]
-    assert sources(EXPERIMENTS["table2"], cpu) == ["cifar10", "cifar100", "mnist"]
-    assert sources(EXPERIMENTS["table2"], BUDGETS["digits"]) == ["digits"]  # and two stand-ins
+    assert sources("table1", cpu) == ["cifar10"]
+    assert sources("table2", cpu) == sources("all", cpu) == ["cifar10", "cifar100", "mnist"]
+    assert sources("table2", BUDGETS["digits"]) == ["digits"]  # and two stand-ins
 
 
 def test_a_directory_may_be_a_string(tmp_path):
@@ -105,7 +179,7 @@ def test_a_directory_may_be_a_string(tmp_path):
 
 def test_seconds_follow_what_was_measured(tmp_path):
     experiment, workspace = EXPERIMENTS["table3"], tiny_workspace(tmp_path)
-    before = {run.label: run for run in make_plan(experiment, workspace).trainings}
+    before = {run.label: run for run in make_plan(workspace, experiment).trainings}
     assert before["simclr_vmf"].seconds == pytest.approx(10 + 4)
     assert before["byol_vmf"].seconds == pytest.approx(10 + 4 * 1.3)
     assert before["byol_vmf"].pace == "estimated from times of the test"
@@ -114,7 +188,7 @@ def test_seconds_follow_what_was_measured(tmp_path):
     run_directory.write_or_check_config(place, workspace.config("byol_vmf"), {"train_images": 1397})
     line = {"step": 2, "loss": 1.0, "images_per_second": 349 / 2.6}
     (place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    after = {run.label: run for run in make_plan(experiment, workspace).trainings}
+    after = {run.label: run for run in make_plan(workspace, experiment).trainings}
     assert after["byol_vmf"].seconds == pytest.approx(2 * 10 + 4 * 2.6)
     assert after["byol_vmf"].pace == "measured pace of this run"
     assert after["swav_vmf"].seconds == pytest.approx(2 * (10 + 4))
@@ -152,9 +226,9 @@ def test_a_run_of_other_settings_is_refused(tmp_path):
     config.data.data_dir = "/elsewhere"  # is the same run
     place = workspace.run_directory("simclr_vmf")
     run_directory.write_or_check_config(place, config, {"train_images": 1397})
-    make_plan(EXPERIMENTS["figure1"], workspace)
+    make_plan(workspace, EXPERIMENTS["figure1"])
     with pytest.raises(UserError, match=r"seed \(0 -> 1\); choose another --workdir"):
-        make_plan(EXPERIMENTS["figure1"], dataclasses.replace(workspace, seed=1))
+        make_plan(dataclasses.replace(workspace, seed=1), EXPERIMENTS["figure1"])
 
 
 def test_a_damaged_measurement_is_named(tmp_path):
@@ -163,7 +237,7 @@ def test_a_damaged_measurement_is_named(tmp_path):
     kept.mkdir(parents=True)
     (kept / "spread-4.json").write_text("{")
     with pytest.raises(UserError, match=r"spread-4\.json is damaged"):
-        make_plan(EXPERIMENTS["figure1"], workspace)
+        make_plan(workspace, EXPERIMENTS["figure1"])
 
 
 def test_images_are_limited_by_what_there_is(tmp_path):
@@ -173,7 +247,7 @@ def test_images_are_limited_by_what_there_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (45, "45 s"), (210, "3.5 min"), (43200, "12.0 h")]
+    ("seconds", "text"), [(0, "0 s"), (45, "45 s"), (210, "4 min"), (11_400, "3 h 10 min")]
 )
 def test_duration(seconds, text):
     assert duration(seconds) == text

@@ -1,5 +1,6 @@
 import io
 import struct
+import time
 import zlib
 
 import numpy as np
@@ -32,8 +33,8 @@ def encode(image, file_format="PNG", **options):
     return file.getvalue()
 
 
-def png(width, height, *, bits=8, color=2, rows=b""):
-    """A PNG of any header, with right checksums."""
+def png(width, height, *, bits=8, color=2, rows=b"", first=()):
+    """A PNG of any header, with right checksums; `first` is a chunk that stands before it."""
 
     def chunk(name, data):
         return (
@@ -41,7 +42,8 @@ def png(width, height, *, bits=8, color=2, rows=b""):
         )
 
     header = struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0)
-    parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
+    parts = [chunk(*first)] if first else []
+    parts += [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
@@ -129,6 +131,7 @@ def test_what_is_wrong_is_named_with_its_position(decoder, picture):
         encode(picture)[:8]: "broken",
         png(large, 2): "too large",
         png(2**32 - 1, 2**32 - 1): "too large",
+        png(30_000, 30_000): "too large",
         _with_sides(good, 8193, 8192): "too large",
     }.items():
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"image 2 is {message}"):
@@ -138,6 +141,30 @@ def test_what_is_wrong_is_named_with_its_position(decoder, picture):
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"image 1 is {message}"):
             decoder([good, bad, bad])
     assert decoder([good]).shape == (1, SIZE, SIZE, 3)
+
+
+def test_a_jpeg_of_too_many_scans_is_refused_undecoded(decoder):
+    gray = encode(Image.new("L", (8192, 8192), 9), "JPEG", progressive=True)
+    scan = gray[gray.rindex(b"\xff\xda") : -2]
+    assert len(scan) < 200
+    clock = time.process_time()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="image 0 is too slow to decode"):
+        decoder([gray[:-2] + scan * 110 + gray[-2:]])
+    assert time.process_time() - clock < 1  # 15 s when it was decoded
+    # As in training, pixels times scans count: small images may have more.
+    small = encode(Image.new("L", (64, 64), 9), "JPEG", progressive=True)
+    scan = small[small.rindex(b"\xff\xda") : -2]
+    assert (decoder([small[:-2] + scan * 110 + small[-2:]]) == 9).numpy().all()
+
+
+def test_a_chunk_before_a_pngs_header_does_not_hide_its_size(decoder):
+    """The decoder skips chunks it does not know, wherever they are."""
+    hidden = png(5000, 5000, first=(b"abCd", struct.pack(">II", 1, 1)))
+    whole = png(4, 4, color=0, rows=bytes(20), first=(b"abCd", struct.pack(">II", 1, 1)))
+    assert tf.io.decode_png(whole).shape == (4, 4, 1)
+    for each in (hidden, whole):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="image 0 is broken"):
+            decoder([each])
 
 
 def _with_sides(jpeg, height, width):

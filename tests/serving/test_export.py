@@ -1,5 +1,7 @@
 import io
 import json
+import pathlib
+import shlex
 
 import keras
 import numpy as np
@@ -12,7 +14,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
-from tfvmf import serving, training
+from tfvmf import programs, serving, training
+from tfvmf.config import default_config
 from tfvmf.errors import UserError
 from tfvmf.serving import export
 
@@ -201,6 +204,38 @@ def test_the_servers_files_are_what_it_reads(exported):
         assert int(value.split()[2]) > 0
 
 
+def test_the_oldest_server_follows_from_the_graph(exported, tmp_path):
+    file = tmp_path / "saved_model.pb"
+
+    def oldest(change):
+        model = saved_model_pb2.SavedModel.FromString(
+            (exported.path / "saved_model.pb").read_bytes()
+        )
+        change(model.meta_graphs[0].graph_def)
+        file.write_bytes(model.SerializeToString())
+        return serving.oldest_server(tmp_path)
+
+    own = ".".join(tf.__version__.split(".")[:2])
+    assert oldest(lambda graph: None) == "2.12"
+    assert oldest(lambda graph: graph.library.function[0].node_def.add(op="DecodeWebP")) == own
+    assert oldest(lambda graph: graph.node.add(op="NobodyKnows")) == own
+    assert oldest(lambda graph: setattr(graph.versions, "min_consumer", 2000)) == own
+
+
+def test_the_program_prints_how_to_serve(exported, tmp_path, capsys):
+    assert (
+        programs.main(["export", str(exported.workdir), f"--output={tmp_path / 'my models'}"]) == 0
+    )
+    lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    assert lines["exported"].endswith("/1 (for TensorFlow Serving 2.12 or later)")
+    words = shlex.split(lines["serve"])
+    outside, inside = words[words.index("-v") + 1].split(":")
+    named = [word.partition("=")[2] for word in words if word.startswith("--") and "=" in word]
+    assert len(named) == 2
+    for path in named:
+        assert pathlib.Path(path.replace(inside, outside)).is_file()
+
+
 def test_the_card_tells_where_it_came_from(exported):
     noted = json.loads((exported.path / "assets.extra" / "tfvmf.json").read_text())
     assert noted["calibration"] == {
@@ -208,6 +243,36 @@ def test_the_card_tells_where_it_came_from(exported):
     }  # fmt: skip
     chosen = ("method", "step", "image_size", "dimension", "features")
     assert [noted[key] for key in chosen] == ["simclr_vmf", 7, 16, 8, 32]
+
+
+def test_calibration_on_images_from_elsewhere(exported, digits, tmp_path):
+    for number, image in enumerate(digits[:30]):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    source = f"folder:{tmp_path}"
+    path = serving.export_model(exported.workdir, tmp_path / "models", calibrate_on=source)
+    noted = serving.read_card(path)["calibration"]
+    assert noted == {"source": source, "split": "all", "images": 30, "reject_below": 0.05}
+    kappa = np.sort(exported.expected(digits[:30])["concentration"])
+    outputs = tf.saved_model.load(str(path)).signatures["serving_default"](images=digits[:50])
+    expected = np.searchsorted(kappa, outputs["concentration"]) / 30
+    np.testing.assert_allclose(outputs["confidence"], expected, atol=1.01 / 30)
+
+
+@pytest.mark.parametrize(
+    ("calibrate_on", "data", "found"),
+    [
+        ("", "", ("", "digits")),
+        ("test", "", ("test", "digits")),
+        ("train[:45000]", "", ("train[:45000]", "digits")),
+        ("folder:/x", "", ("all", "folder:/x")),
+        ("mnist", "", ("all", "mnist")),
+        ("digits", "", ("test", "digits")),  # of what it was trained on: not the training images
+        ("", "npz:/x.npz", ("all", "npz:/x.npz")),
+        ("test", "mnist", ("test", "mnist")),
+    ],
+)
+def test_what_is_calibrated_on(calibrate_on, data, found):
+    assert serving.calibration_data(default_config(), calibrate_on, data) == found
 
 
 @pytest.mark.parametrize(

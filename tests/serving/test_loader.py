@@ -108,7 +108,10 @@ def test_paths_may_begin_with_the_home_directory(exported, monkeypatch, digits):
 
 def test_one_checkpoint_of_a_run(exported, digits):
     path = exported.workdir / "checkpoints" / "step-7"
-    assert tfvmf.load(exported.workdir, checkpoint=path).card["step"] == 7
+    for name in (path, f"{path}.index", "step-7", "7"):
+        assert tfvmf.load(exported.workdir, checkpoint=name).card["step"] == 7
+    with pytest.raises(UserError, match=r"checkpoint=9: .* has no such checkpoint; it has step-7"):
+        tfvmf.load(exported.workdir, checkpoint="9")
     with pytest.raises(UserError, match="/no/such/step-9"):
         tfvmf.load(exported.workdir, checkpoint="/no/such/step-9")
     with pytest.raises(UserError, match="not a run directory"):

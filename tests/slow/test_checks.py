@@ -1,4 +1,4 @@
-"""The two long checks, in part: N replicas against one device, and runs killed at random."""
+"""The long checks, in part: N replicas against one device, runs killed at random, the same bits."""
 
 import pathlib
 import subprocess
@@ -27,3 +27,15 @@ def test_kills_at_random_moments_change_nothing():
     result = check("kills", "--kills=3", "--cases=byol_vmf,swav_vmf")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "3 kills, 3 identical results" in result.stdout
+
+
+@pytest.mark.slow
+def test_every_command_gives_the_same_bits():
+    result = check("determinism", "--runs=2")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.slow
+def test_a_step_of_every_method_taken_again_gives_the_same_bits():
+    result = check("determinism", "--repeats=100")
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -5,8 +5,8 @@ import pytest
 from scipy import ndimage
 
 from studies.kappa import shifts, study
+from studies.kappa.views import KINDS
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
-from tfvmf.data.wide import KINDS
 
 ROW = study.Row("all", ("crop",), steps=200)
 

@@ -214,6 +214,15 @@ def test_a_damaged_config_is_named(tmp_path, text):
         run_directory.read(tmp_path)
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_a_config_that_cannot_be_read_is_not_replaced(tmp_path, force):
+    path = tmp_path / "config.json"
+    path.symlink_to(path)
+    with pytest.raises(UserError, match=r"config\.json cannot be read"):
+        run_directory.write_or_check_config(tmp_path, tiny_config(), {}, force=force)
+    assert path.is_symlink()
+
+
 @pytest.mark.parametrize("kind", ["file", "loop", "dangling"])
 def test_checkpoints_that_cannot_be_read_are_not_taken_for_none(tmp_path, kind):
     place = tmp_path / "checkpoints"
@@ -230,7 +239,7 @@ def test_checkpoints_without_the_right_to_read_them(part):
         Trained(workdir).save(10)
         workdir.chmod(0o755)
         (workdir / "checkpoints" / part).chmod(0)
-        found = as_nobody(lambda: checkpoints.newest_intact(workdir))
+        found = as_nobody(lambda: checkpoints.latest(workdir))
     assert found.startswith("UserError: ")
     assert found.endswith("cannot be read: Permission denied")
 

@@ -210,7 +210,7 @@ def test_a_run_that_cannot_be_written_is_evaluated_elsewhere(tmp_path, trained):
             evaluation.probe(refused, max_images=50)
         subject = evaluation.subject_from_run(disk / "run", directory=tmp_path / "out")
         evaluation.probe(subject, max_images=50)
-    assert (tmp_path / "out" / "probe" / "results.json").exists()
+    assert (tmp_path / "out" / "sample50" / "probe" / "results.json").exists()
 
 
 def test_a_run_in_a_directory_whose_name_is_a_pattern(tmp_path, trained):

@@ -3,6 +3,7 @@
 Sources and corruptions work without TensorFlow, so views load when first used.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from tfvmf.data.base import Source
@@ -17,12 +18,7 @@ __all__ = ["Augmentation", "Source", "WideViews", "download", "load_source"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Augmentation":
-        from tfvmf.data.augment import Augmentation
-
-        return Augmentation
-    if name == "WideViews":
-        from tfvmf.data.wide import WideViews
-
-        return WideViews
+    modules = {"Augmentation": "tfvmf.data.augment", "WideViews": "tfvmf.data.wide"}
+    if name in modules:
+        return getattr(importlib.import_module(modules[name]), name)
     raise AttributeError(f"module 'tfvmf.data' has no attribute {name!r}")

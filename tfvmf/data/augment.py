@@ -15,9 +15,11 @@ Where this differs from torchvision, which draws for one image at a time:
   tries up to 10 times, which gives the same ratios but fewer large areas.
 """
 
-import dataclasses
+import inspect
 import math
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfvmf import counter_random
@@ -32,89 +34,122 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Augmentation:
-    """What is done to an image to make a view of it. The defaults are the paper's.
+@keras.saving.register_keras_serializable(package="tfvmf")
+class Augmentation(keras.layers.Layer):
+    """Makes a random view of each image. The defaults are the paper's.
+
+        views = Augmentation(size=32)(images)  # also in dataset.map(Augmentation(size=32))
 
     An operation whose strength or probability is 0 is not in the graph.
 
-    Attributes:
-        size: height and width of a view.
-        crop_min: least area of the crop, as a share of the image.
-        crop_max: greatest area of the crop. 1 for both: no crop.
-        ratio_min: least width / height of the crop.
-        ratio_max: greatest width / height of the crop.
-        flip_probability: probability of mirroring left and right. 0 where that changes the
+    Args:
+        size: Height and width of a view.
+        crop_min: Least area of the crop, as a share of the image.
+        crop_max: Greatest area of the crop. 1 for both: no crop.
+        ratio_min: Least width / height of the crop.
+        ratio_max: Greatest width / height of the crop.
+        flip_probability: Probability of mirroring left and right. 0 where that changes the
             meaning: digits.
         brightness: b of a factor uniform in [max(0, 1 - b), 1 + b].
-        contrast: likewise.
-        saturation: likewise.
+        contrast: Likewise.
+        saturation: Likewise.
         hue: h of a shift uniform in [-h, h], in turns of the color circle, at most 1/2.
-        jitter_probability: probability of the four together.
-        gray_probability: probability of a gray view.
-        blur_probability: probability of a Gaussian blur.
-        blur_sigma_min: least sigma of the blur, in pixels.
-        blur_sigma_max: greatest sigma of the blur, in pixels.
-        noise_sigma_max: greatest sigma of Gaussian noise, drawn uniformly from 0 to it. The
+        jitter_probability: Probability of the four together.
+        gray_probability: Probability of a gray view.
+        blur_probability: Probability of a Gaussian blur.
+        blur_sigma_min: Least sigma of the blur, in pixels.
+        blur_sigma_max: Greatest sigma of the blur, in pixels.
+        noise_sigma_max: Greatest sigma of Gaussian noise, drawn uniformly from 0 to it. The
             paper's study of further augmentations has 0.25.
-        noise_probability: probability of noise.
+        noise_probability: Probability of noise.
+        seed: Of calls that are not given seeds; None draws one.
+        **kwargs: As of every Keras layer (`name`).
     """
 
-    size: int = 32
-    crop_min: float = 0.2
-    crop_max: float = 1.0
-    ratio_min: float = 3 / 4
-    ratio_max: float = 4 / 3
-    flip_probability: float = 0.5
-    brightness: float = 0.3
-    contrast: float = 0.3
-    saturation: float = 0.3
-    hue: float = 0.1
-    jitter_probability: float = 0.8
-    gray_probability: float = 0.2
-    blur_probability: float = 0.0
-    blur_sigma_min: float = 0.1
-    blur_sigma_max: float = 2.0
-    noise_sigma_max: float = 0.0
-    noise_probability: float = 1.0
+    def __init__(
+        self,
+        *,
+        size: int = 32,
+        crop_min: float = 0.2,
+        crop_max: float = 1.0,
+        ratio_min: float = 3 / 4,
+        ratio_max: float = 4 / 3,
+        flip_probability: float = 0.5,
+        brightness: float = 0.3,
+        contrast: float = 0.3,
+        saturation: float = 0.3,
+        hue: float = 0.1,
+        jitter_probability: float = 0.8,
+        gray_probability: float = 0.2,
+        blur_probability: float = 0.0,
+        blur_sigma_min: float = 0.1,
+        blur_sigma_max: float = 2.0,
+        noise_sigma_max: float = 0.0,
+        noise_probability: float = 1.0,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**{"dtype": "float32", **kwargs})
+        self.size = _between("size", size, 1, math.inf)
+        self.crop_max = _between("crop_max", crop_max, 0, 1, above=True)
+        self.crop_min = _between("crop_min", crop_min, 0, crop_max, above=True)
+        self.ratio_min = _between("ratio_min", ratio_min, 0, math.inf, above=True)
+        self.ratio_max = _between("ratio_max", ratio_max, ratio_min, math.inf)
+        self.flip_probability = _between("flip_probability", flip_probability, 0, 1)
+        self.brightness = _between("brightness", brightness, 0, math.inf)
+        self.contrast = _between("contrast", contrast, 0, math.inf)
+        self.saturation = _between("saturation", saturation, 0, math.inf)
+        self.hue = _between("hue", hue, 0, 0.5)
+        self.jitter_probability = _between("jitter_probability", jitter_probability, 0, 1)
+        self.gray_probability = _between("gray_probability", gray_probability, 0, 1)
+        self.blur_probability = _between("blur_probability", blur_probability, 0, 1)
+        self.blur_sigma_min = _between("blur_sigma_min", blur_sigma_min, 0, math.inf, above=True)
+        self.blur_sigma_max = _between("blur_sigma_max", blur_sigma_max, blur_sigma_min, math.inf)
+        self.noise_sigma_max = _between("noise_sigma_max", noise_sigma_max, 0, math.inf)
+        self.noise_probability = _between("noise_probability", noise_probability, 0, 1)
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.built = True
 
-    def __post_init__(self) -> None:
-        _require(self, "size", 1, math.inf)
-        _require(self, "crop_max", 0, 1, above=True)
-        _require(self, "crop_min", 0, self.crop_max, above=True)
-        _require(self, "ratio_min", 0, math.inf, above=True)
-        _require(self, "ratio_max", self.ratio_min, math.inf)
-        for name in (
-            "flip_probability",
-            "jitter_probability",
-            "gray_probability",
-            "blur_probability",
-            "noise_probability",
-        ):
-            _require(self, name, 0, 1)
-        for name in ("brightness", "contrast", "saturation", "noise_sigma_max"):
-            _require(self, name, 0, math.inf)
-        _require(self, "hue", 0, 0.5)
-        _require(self, "blur_sigma_min", 0, math.inf, above=True)
-        _require(self, "blur_sigma_max", self.blur_sigma_min, math.inf)
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs to build the layer again."""
+        settings = {name: getattr(self, name) for name in _SETTINGS}
+        return {**super().get_config(), **settings}
 
-    def __call__(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+    def changed(self, **settings: Any) -> "Augmentation":
+        """The same augmentation with other settings."""
+        return type(self).from_config({**self.get_config(), **settings})
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """Views of the images."""
+        return (input_shape[0], self.size, self.size, 3)
+
+    def call(
+        self, images: tf.Tensor, seeds: tf.Tensor | None = None, training: bool = True
+    ) -> tf.Tensor:
         """One view of each image.
 
         Args:
             images: [B, H, W, 3], uint8, or floating point in [0, 1].
-            seeds: int32 [B, 2], see `counter_random.example_seeds`.
+            seeds: int32 [B, 2] (`counter_random.example_seeds`): what happens to an image is a
+                function of its seed. By default they come from the layer's `seed` and from how
+                often it was called.
+            training: Inside a model that is not training, images are resized and nothing else.
 
         Returns:
             float32 [B, size, size, 3] in [0, 1].
         """
-        images, seeds = tf.convert_to_tensor(images), tf.convert_to_tensor(seeds)
+        images = tf.convert_to_tensor(images)
         if images.shape.rank != 4 or images.shape[3] != 3:
             raise ValueError(f"images must be [B, H, W, 3], got {images.shape}")
+        if seeds is None:
+            key = tf.cast(self.seed_generator.next(), tf.uint32)
+            seeds = counter_random.example_seeds(key[0], key[1], tf.range(tf.shape(images)[0]), 0)
+        seeds = tf.convert_to_tensor(seeds)
         if seeds.shape.rank != 2 or seeds.shape[1] != 2:
             raise ValueError(f"seeds must be [B, 2], got {seeds.shape}")
         height, width = tf.shape(images)[1], tf.shape(images)[2]
-        drawn = self.draw(seeds, height, width)
+        drawn = self.draw(seeds, height, width) if training else {}
         views = tf.image.convert_image_dtype(images, tf.float32)
         if "boxes" in drawn or images.shape[1:3] != (self.size, self.size):
             boxes = drawn.get("boxes", _whole_image(tf.shape(images)[0], height, width))
@@ -196,16 +231,17 @@ class Augmentation:
         return tf.cast(tf.stack([top, first, top + box_height, last], axis=1), tf.float32)
 
 
+_SETTINGS = tuple(inspect.signature(Augmentation.__init__).parameters)[1:-1]
+
+
 def _whole_image(batch: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
     box = tf.cast(tf.stack([0, 0, height, width]), tf.float32)
     return tf.tile(box[tf.newaxis], [batch, 1])
 
 
-def _require(
-    augmentation: Augmentation, name: str, least: float, most: float, *, above: bool = False
-) -> None:
-    """Raises unless the field is finite and in [least, most], or in (least, most] with `above`."""
-    value = getattr(augmentation, name)
+def _between(name: str, value: Any, least: float, most: float, *, above: bool = False) -> Any:
+    """The value, if it is finite and in [least, most], or in (least, most] with `above`."""
     if not least <= value <= most or (above and value == least) or math.isinf(value):
         span = f"{'>' if above else '>='} {least}" + ("" if math.isinf(most) else f", <= {most}")
         raise ValueError(f"augmentation: {name} must be {span}, got {value}")
+    return value

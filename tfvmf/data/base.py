@@ -3,12 +3,16 @@
 import abc
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
 from tfvmf.errors import UserError
 from tfvmf.settings import MAX_PIXELS
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 SPLITS = ("train", "test", "all")
 MAX_CLASSES = 1_000_000
@@ -17,17 +21,11 @@ _TEST_SHARE = 0.1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `load` was asked for, checked; each loader reads the fields that it needs.
+    """What `sources.load` was asked for, which explains the fields; each loader reads its own.
 
     Attributes:
         spec: as the user wrote it, for messages and `Source.name` (`folder:/data/birds`).
         target: what follows the scheme (`/data/birds`), or the TFDS name.
-        split: `train`, `test`, `all`, or what else the kind of source understands.
-        data_dir: where TFDS data sets are prepared; empty for TFDS's own default.
-        download: whether to download and prepare a TFDS data set that is not there.
-        image_size: height and width of the images to return.
-        memory_limit: bytes; a set of at most this size, as uint8, is kept in memory.
-        max_pixels: an image of more is refused before it is decoded.
     """
 
     spec: str
@@ -38,10 +36,24 @@ class Request:
     image_size: int = 32
     memory_limit: int = 0
     max_pixels: int = MAX_PIXELS
+    skip_broken: bool = False
+
+    def bytes(self, count: int) -> int:
+        """What `count` images take, at the requested size."""
+        return count * self.image_size**2 * 3
 
     def fits(self, count: int) -> bool:
-        """Whether `count` images, at the requested size, may be kept in memory."""
-        return count * self.image_size**2 * 3 <= self.memory_limit
+        """Whether `count` images may be kept in memory."""
+        return self.bytes(count) <= self.memory_limit
+
+
+class About(TypedDict, total=False):
+    """What may be known of the images of a source; see there."""
+
+    labels: np.ndarray | None
+    class_names: list[str] | None
+    num_classes: int
+    files: Sequence[str] | None
 
 
 class Source(abc.ABC):
@@ -59,32 +71,28 @@ class Source(abc.ABC):
         class_names: one name per class, or None when there are none.
         num_classes: 0 when unlabeled.
         files: path of each image's file, or None when the images are not files of their own.
+        broken: {file: reason} of the files that were left out because they cannot be read.
+        divided: whether the split was made here, by a hash, of data that come without one.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        *,
-        size: int,
-        labels: np.ndarray | None = None,
-        class_names: list[str] | None = None,
-        num_classes: int = 0,
-        files: Sequence[str] | None = None,
-    ) -> None:
+    broken: Mapping[str, str] = {}
+    divided = False
+
+    def __init__(self, request: Request, *, size: int, **about: Unpack[About]) -> None:
         self.name = request.spec
         self.split = request.split
         self.size = size
         self.image_shape = (request.image_size, request.image_size, 3)
-        self.files = files
+        self.files = about.get("files")
         self.labels: np.ndarray | None = None
         self.class_names: list[str] | None = None
         self.num_classes = 0
         if size < 1:
             raise UserError(f"{self.name}: split '{self.split}' holds no images")
-        if labels is not None:
-            self.num_classes = len(class_names) if class_names else num_classes
+        if (labels := about.get("labels")) is not None:
+            self.class_names = about.get("class_names")
+            self.num_classes = len(self.class_names or ()) or about.get("num_classes", 0)
             check_classes(self.name, self.num_classes)
-            self.class_names = class_names
             self.labels = self._checked(labels)
 
     @property
@@ -113,12 +121,50 @@ class Source(abc.ABC):
         """A view of the images at `indices` ([n], distinct), in that order."""
         return Subset(self, indices)
 
+    def as_dataset(
+        self,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        labels: bool = False,
+        drop_remainder: bool = False,
+    ) -> "tf.data.Dataset":
+        """A `tf.data.Dataset` of batches, for `model.fit`, `model.predict` and your own loops.
+
+        Args:
+            batch_size: images per batch.
+            seed: shuffles all images, in a new order every epoch; without one they come in order.
+            labels: whether to give pairs (images, labels).
+            drop_remainder: whether to leave out the last batch where it is smaller.
+
+        Returns:
+            A dataset of known cardinality, of uint8 [B, H, W, 3] or of pairs with int32 [B].
+        """
+        import tensorflow as tf
+
+        from tfvmf.data.pipeline import image_reader
+
+        if labels and self.labels is None:
+            raise UserError(f"{self.name} ({self.split}) has no labels: expected labels=False")
+        read = image_reader(self)
+        rows = tf.data.Dataset.range(self.size, output_type=tf.int32)
+        if seed is not None:
+            rows = rows.shuffle(self.size, seed=seed, reshuffle_each_iteration=True)
+        batches = rows.batch(batch_size, drop_remainder=drop_remainder)
+        batches = batches.map(read, num_parallel_calls=2, deterministic=True)
+        return batches.map(lambda b: (b["image"], b["label"]) if labels else b["image"]).prefetch(2)
+
     def fingerprint(self) -> str:
         """A hash of all labels and of 64 images: enough to tell two data sets apart, and quick."""
         sample = np.unique(np.linspace(0, self.size - 1, 64).astype(np.int64))
         digest = hashlib.blake2b(self.take(sample).tobytes(), digest_size=8)
         digest.update(b"" if self.labels is None else self.labels.tobytes())
         return digest.hexdigest()
+
+    @property
+    def whole_size(self) -> int:
+        """Number of examples in the source, or of the one that it is a subset of."""
+        return self.size
 
     def __len__(self) -> int:
         return self.size
@@ -152,10 +198,8 @@ class ArraySource(Source):
         request: what was asked for.
         images: uint8 [N, H, W, 3]; a `np.memmap` stays on disk.
         order: int [N]: example i is `images[order[i]]`; None when they are in order already.
-        labels: int [N] in the order of the examples, or None.
-        class_names: one name per class, or None.
-        num_classes: needed when there are labels without `class_names`.
-        files: path of each image's file, or None.
+        **about: see `Source`; labels, in the order of the examples, need `class_names` or
+            `num_classes`.
     """
 
     def __init__(
@@ -164,19 +208,9 @@ class ArraySource(Source):
         images: np.ndarray,
         *,
         order: np.ndarray | None = None,
-        labels: np.ndarray | None = None,
-        class_names: list[str] | None = None,
-        num_classes: int = 0,
-        files: Sequence[str] | None = None,
+        **about: Unpack[About],
     ) -> None:
-        super().__init__(
-            request,
-            size=len(images),
-            labels=labels,
-            class_names=class_names,
-            num_classes=num_classes,
-            files=files,
-        )
+        super().__init__(request, size=len(images), **about)
         self._images = images
         self._order = order
         if not isinstance(images, np.memmap):
@@ -203,13 +237,9 @@ class ArraySource(Source):
 class Subset(Source):
     """Some images of another source, which stays the owner of their pixels.
 
-    Args:
-        whole: The other source.
-        indices: int [n], distinct: example i is the one at `indices[i]`.
-
     Attributes:
-        whole: The other source.
-        indices: int64 [n], read-only.
+        whole: the other source.
+        indices: int64 [n], distinct, read-only: example i is the one at `indices[i]`.
     """
 
     def __init__(self, whole: Source, indices: np.ndarray) -> None:
@@ -222,6 +252,7 @@ class Subset(Source):
         self.whole, self.indices, self.size = whole, indices, len(indices)
         self.name, self.split, self.image_shape = whole.name, whole.split, whole.image_shape
         self.class_names, self.num_classes = whole.class_names, whole.num_classes
+        self.broken, self.divided = whole.broken, whole.divided
         self.files = [whole.files[index] for index in indices] if whole.files else None
         self.labels = None
         if whole.labels is not None:
@@ -237,6 +268,11 @@ class Subset(Source):
     def in_memory(self) -> bool:
         """Whether the whole source is."""
         return self.whole.in_memory
+
+    @property
+    def whole_size(self) -> int:
+        """Number of examples in the whole source."""
+        return self.whole.whole_size
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""

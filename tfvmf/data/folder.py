@@ -1,49 +1,45 @@
 """Images in a folder of the user's: `folder:/path`."""
 
-import io
+import contextlib
+import hashlib
+import json
 import os
 import pathlib
 import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tfvmf.data.base import ArraySource, Request, Source, check_split, choose_split
-from tfvmf.data.images import open_image, read_image, read_images, run_all
+from tfvmf.data.cache import cache_dir
+from tfvmf.data.images import read_image, read_images, run_all
 from tfvmf.errors import UserError
+from tfvmf.files import write_json
 
 EXTENSIONS = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 _TRAIN, _TEST = ("train",), ("test", "val", "valid", "validation")
-_END_MARKS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
+
+
+class Listing(NamedTuple):
+    """The files of a split, before any is opened."""
+
+    paths: list[str]
+    labels: np.ndarray | None  # int32 [N]
+    classes: list[str] | None
+    divided: bool  # whether they were chosen by a hash, for want of sub-folders
 
 
 class FolderSource(Source):
-    """Images that are decoded from their files each time they are asked for.
+    """Images that are decoded from their files each time they are asked for."""
 
-    Args:
-        request: what was asked for.
-        paths: one file per example.
-        labels: int [N], or None.
-        class_names: one name per class, or None.
-    """
-
-    def __init__(
-        self,
-        request: Request,
-        paths: list[str],
-        *,
-        labels: np.ndarray | None,
-        class_names: list[str] | None,
-    ) -> None:
-        super().__init__(
-            request, size=len(paths), labels=labels, class_names=class_names, files=paths
-        )
-        self._max_pixels = request.max_pixels
+    max_pixels: int
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""
         assert self.files is not None
         paths = [self.files[index] for index in indices]
-        return read_images(paths, self.image_shape[0], max_pixels=self._max_pixels)
+        return read_images(paths, self.image_shape[0], max_pixels=self.max_pixels)
 
 
 def load(request: Request) -> Source:
@@ -52,21 +48,85 @@ def load(request: Request) -> Source:
     Files are recognized by their extension, and opened by their content; hidden ones are left out;
     links are followed. What is not a regular file, or of more than `max_pixels`, is refused.
 
-    Splits: sub-folders `train` and `test` (or `val`, `valid`, `validation`) when there is a
-    `train`, or when there is nothing else; otherwise one file in ten, by a hash of its path
-    relative to the folder, is for testing. `all` is both.
+    Splits: sub-folders `train` and `test` (or `val`, `valid`, `validation`; capitals do not matter)
+    when there is a `train`, or when there is nothing else; otherwise one file in ten, by a hash of
+    its path relative to the folder, is for testing. `all` is both.
 
     Labels: when all images lie in sub-folders (of the folder, or of `train` and `test`), and there
     are at least two of these, their sorted names are the classes. Otherwise there are no labels.
 
-    Large sets are not decoded before they are used: their headers, and that the files are
-    complete, are checked here.
+    Every file is decoded once, here, in parallel: a broken one is an error, or with `skip_broken`
+    left out and named in `Source.broken`. Of a set that stays on disk the result is remembered, in
+    the folder for decoded images (see `cache`), until a file changes.
     """
-    return _open(request, *list_files(request))
+    paths, labels, classes, divided = list_files(request)
+    broken: dict[int, str] = {}
+    images = None
+    if request.fits(len(paths)):
+        images = read_images(
+            paths,
+            request.image_size,
+            max_pixels=request.max_pixels,
+            description="reading images",
+            broken=broken,
+        )
+    else:
+        broken = _check(paths, request)
+    told = [f"{paths[index]}: {reason}" for index, reason in broken.items()]
+    if told and not request.skip_broken:
+        more = f" (and {len(told) - 1} more like it)" if len(told) > 1 else ""
+        raise UserError(f"{told[0]}{more}")
+    if told and len(told) == len(paths):
+        raise UserError(f"{request.spec}: all {len(told)} images are broken, such as {told[0]}")
+    good = [index for index in range(len(paths)) if index not in broken]
+    files = [paths[index] for index in good]
+    labels = labels if labels is None else labels[good]
+    source: Source
+    if images is None:
+        source = FolderSource(
+            request, size=len(files), labels=labels, class_names=classes, files=files
+        )
+        source.max_pixels = request.max_pixels
+    else:
+        for place, index in enumerate(good if broken else ()):  # in place: there is one copy
+            images[place] = images[index]
+        images = images[: len(good)]
+        source = ArraySource(request, images, labels=labels, class_names=classes, files=files)
+    source.divided = divided
+    source.broken = {paths[index]: reason for index, reason in broken.items()}
+    return source
 
 
-def list_files(request: Request) -> tuple[list[str], np.ndarray | None, list[str] | None]:
-    """The paths of the files that `load` reads, their labels [N] and the classes; opens none."""
+def _check(paths: Sequence[str], request: Request) -> dict[int, str]:
+    """Position and reason of each file that cannot be read."""
+    options = f"{request.image_size}-{request.max_pixels}"
+    note = cache_dir() / f"checked-{files_identity(paths)}-{options}.json"
+    with contextlib.suppress(OSError, ValueError):
+        return {int(index): str(reason) for index, reason in json.loads(note.read_text()).items()}
+
+    def decode(index: int) -> None:
+        read_image(paths[index], request.image_size, max_pixels=request.max_pixels)
+
+    errors = run_all(decode, len(paths), description="checking images")
+    found = {i: str(error).removeprefix(f"{paths[i]}: ") for i, error in errors.items()}
+    with contextlib.suppress(UserError):  # nowhere to remember it: the next time it takes longer
+        write_json(note, found)
+    return found
+
+
+def files_identity(paths: Sequence[str]) -> str:
+    """A hash that changes when files do: of their names, sizes and times."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            digest.update(f"{status.st_size} {status.st_mtime_ns} ".encode())
+        digest.update(os.fsencode(path) + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def list_files(request: Request) -> Listing:
+    """The files that `load` reads; opens none."""
     root = pathlib.Path(request.target).expanduser()
     if not request.target or not root.is_dir():
         what = "is not a folder" if root.exists() and request.target else "there is no such folder"
@@ -86,26 +146,8 @@ def list_files(request: Request) -> tuple[list[str], np.ndarray | None, list[str
         numbers = {name: number for number, name in enumerate(classes)}
         depth = 1 if parts else 0
         labels = np.array([numbers[file.split("/")[depth]] for file in chosen], np.int32)
-    return [str(root / file) for file in chosen], labels, classes or None
-
-
-def _open(
-    request: Request, paths: list[str], labels: np.ndarray | None, classes: list[str] | None
-) -> Source:
-    limit = request.max_pixels
-    if not request.fits(len(paths)):
-        run_all(
-            lambda index: _check(paths[index], limit), len(paths), description="checking images"
-        )
-        return FolderSource(request, paths, labels=labels, class_names=classes)
-    size = request.image_size
-    images = np.empty((len(paths), size, size, 3), np.uint8)
-
-    def read(index: int) -> None:
-        images[index] = read_image(paths[index], size, max_pixels=limit)
-
-    run_all(read, len(paths), description="reading images")
-    return ArraySource(request, images, labels=labels, class_names=classes, files=paths)
+    paths = [str(root / file) for file in chosen]
+    return Listing(paths, labels, classes or None, not parts and request.split != "all")
 
 
 def find_images(root: str | os.PathLike[str]) -> list[str]:
@@ -135,16 +177,17 @@ def find_images(root: str | os.PathLike[str]) -> list[str]:
 def _split_folders(files: list[str]) -> list[str]:
     """The top folders that are splits; empty when the folder is not laid out that way."""
     tops = sorted(_top_folders(files))
-    known = [top for top in tops if top in _TRAIN + _TEST]
-    return known if "train" in known or known == tops else []
+    known = [top for top in tops if top.lower() in _TRAIN + _TEST]
+    return known if known == tops or any(top.lower() in _TRAIN for top in known) else []
 
 
 def _of_split(request: Request, files: list[str], parts: list[str]) -> tuple[list[str], list[str]]:
     """The files of the split, and the classes, which are those of all splits together."""
-    wanted = {"all": parts, "train": list(_TRAIN), "test": list(_TEST)}
-    names = [part for part in wanted.get(request.split, [request.split]) if part in parts]
-    if request.split != "all":
-        names = names[:1]
+    split = request.split.lower()
+    wanted = {"all": parts, "train": _TRAIN, "test": _TEST}.get(split, (split,))
+    names = [part for name in wanted for part in parts if part.lower() == name.lower()]
+    if split != "all":
+        names = [name for name in names if name.lower() == names[0].lower()]
     if not names:
         raise UserError(
             f"{request.spec}: no images for split '{request.split}' (sub-folders: "
@@ -168,14 +211,3 @@ def _classes(files: list[str]) -> list[str]:
 def _top_folders(files: list[str]) -> set[str]:
     """Names of the first folders on the paths; "" for images that lie in none."""
     return {file.split("/")[0] if "/" in file else "" for file in files}
-
-
-def _check(path: str, max_pixels: int) -> None:
-    """Reads the header; decodes the file only when its end looks cut off."""
-    with open_image(path, max_pixels=max_pixels) as image:
-        mark = _END_MARKS.get(image.format or "")
-        if mark is not None and image.fp is not None:
-            image.fp.seek(-min(64, os.path.getsize(path)), io.SEEK_END)
-            if mark in image.fp.read():
-                return
-    read_image(path, 8, max_pixels=max_pixels)

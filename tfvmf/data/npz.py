@@ -9,16 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tfvmf.data.base import (
-    SPLITS,
-    ArraySource,
-    Request,
-    Source,
-    check_classes,
-    check_split,
-    choose_split,
-)
-from tfvmf.data.images import memory, resize_image, run_all
+from tfvmf.data import base
+from tfvmf.data.base import SPLITS, ArraySource, Request, Source, check_classes
+from tfvmf.data.images import memory, raise_all, resize_image, run_all
 from tfvmf.errors import UserError
 
 # {} stands for the split; a key without it holds everything, and is split by the index.
@@ -113,42 +106,44 @@ def load(request: Request) -> Source:
     shared = image_key in _IMAGE_KEYS
     label_key = archive.find(_LABEL_KEYS[2:] if shared else _LABEL_KEYS[:2], request.split)
     if shared:
-        check_split(request.spec, request.split)
+        base.check_split(request.spec, request.split)
     shape = _check_images(archive, image_key, request)
     labels, names, classes = _read_labels(archive, label_key, request, shape[0])
     raw = archive.read(image_key)
     raw = raw[..., 0] if shape[3:] == (1,) else raw
     chosen = np.arange(len(raw))
     if shared:
-        chosen = choose_split([str(index) for index in chosen], request.split)
+        chosen = base.choose_split([str(index) for index in chosen], request.split)
     images = _convert(raw, chosen, request.image_size, f"{path}: '{image_key}'")
     labels = None if labels is None else labels[chosen]
-    return ArraySource(request, images, labels=labels, class_names=names, num_classes=classes)
+    source = ArraySource(request, images, labels=labels, class_names=names, num_classes=classes)
+    source.divided = shared and request.split != "all"
+    return source
 
 
 def _check_images(archive: Archive, key: str, request: Request) -> tuple[int, ...]:
     """The shape of the images as they are stored: [N, H, W], [N, H, W, 1] or [N, H, W, 3]."""
     shape, dtype = archive.header(key)
-    where = f"{archive.path}: '{key}'"
+    needed = max(math.prod(shape) * dtype.itemsize, request.bytes(shape[0] if shape else 0))
+    problem = ""
     if len(shape) not in (3, 4) or shape[3:] not in ((), (1,), (3,)):
-        raise UserError(
-            f"{where} has shape {list(shape)}; expected [N, H, W], [N, H, W, 1] or [N, H, W, 3]"
+        problem = f"has shape {list(shape)}; expected [N, H, W], [N, H, W, 1] or [N, H, W, 3]"
+    elif 0 in shape:
+        problem = f"has shape {list(shape)}: there are no images in it"
+    elif dtype.kind not in "buif":
+        problem = f"has type {dtype}; expected uint8, or floats in [0, 1]"
+    elif needed > request.memory_limit:
+        problem = (
+            f"needs {needed / _GIB:.2f} GiB and an npz file is read into memory whole; raise "
+            f"memory_limit ({request.memory_limit / _GIB:.2f} GiB) or use folder:"
         )
-    if 0 in shape:
-        raise UserError(f"{where} has shape {list(shape)}: there are no images in it")
-    if dtype.kind not in "buif":
-        raise UserError(f"{where} has type {dtype}; expected uint8, or floats in [0, 1]")
-    needed = max(math.prod(shape) * dtype.itemsize, shape[0] * request.image_size**2 * 3)
-    if needed > request.memory_limit:
-        raise UserError(
-            f"{where} needs {needed / _GIB:.2f} GiB and an npz file is read into memory whole; "
-            f"raise memory_limit ({request.memory_limit / _GIB:.2f} GiB) or use folder:"
-        )
-    if shape[1] * shape[2] > request.max_pixels:
-        raise UserError(
-            f"{where} holds images of {shape[1]} x {shape[2]} pixels, more than "
+    elif shape[1] * shape[2] > request.max_pixels:
+        problem = (
+            f"holds images of {shape[1]} x {shape[2]} pixels, more than "
             f"max_pixels={request.max_pixels}: scale them down, or raise max_pixels"
         )
+    if problem:
+        raise UserError(f"{archive.path}: '{key}' {problem}")
     return shape
 
 
@@ -173,7 +168,7 @@ def _convert(raw: np.ndarray, chosen: np.ndarray, size: int, where: str) -> np.n
         finally:
             memory.give(taken)
 
-    run_all(convert, len(chosen), description="reading images")
+    raise_all(run_all(convert, len(chosen), description="reading images"))
     return images
 
 
@@ -191,8 +186,7 @@ def _read_labels(
     }
     if len({array.dtype.kind for array in arrays.values()}) > 1:
         raise UserError(f"{archive.path}: {sorted(keys)} are partly numbers and partly names")
-    everything = np.concatenate(list(arrays.values()))
-    labels = arrays[key]
+    everything, labels = np.concatenate(list(arrays.values())), arrays[key]
     if everything.dtype.kind == "U":
         names = np.unique(everything)
         check_classes(f"{archive.path}: '{key}'", len(names))
@@ -215,19 +209,17 @@ def _read_label_array(
     """Labels as int64 [N] or str [N]; N is checked where `count` says what it is."""
     where = f"{archive.path}: '{key}'"
     shape, dtype = archive.header(key)
+    problem = ""
     if not shape or shape[1:] not in ((), (1,)):
-        raise UserError(f"{where} has shape {list(shape)}; expected one label per image, [N]")
-    if dtype.kind not in "uiUS":
-        raise UserError(f"{where} has type {dtype}; expected small integers, or names")
-    if count is not None and shape[0] != count:
-        raise UserError(
-            f"{archive.path}: {count} images but '{key}' holds {shape[0]} labels: expected one "
-            "label per image"
-        )
-    if not request.fits(shape[0]):
-        raise UserError(
-            f"{where} holds {shape[0]} labels, for more images than memory_limit allows"
-        )
+        problem = f"has shape {list(shape)}; expected one label per image, [N]"
+    elif dtype.kind not in "uiUS":
+        problem = f"has type {dtype}; expected small integers, or names"
+    elif count is not None and shape[0] != count:
+        problem = f"holds {shape[0]} labels for {count} images: expected one label per image"
+    elif not request.fits(shape[0]):
+        problem = f"holds {shape[0]} labels, for more images than memory_limit allows"
+    if problem:
+        raise UserError(f"{where} {problem}")
     if dtype.kind in "US":
         return _read_text(archive, key, request)
     labels = archive.read(key).reshape(-1)
@@ -242,9 +234,8 @@ def _read_text(archive: Archive, key: str, request: Request) -> np.ndarray:
     # A byte becomes a character of four; names are sorted, and become Python's.
     if 16 * math.prod(shape) * dtype.itemsize > request.memory_limit:
         raise UserError(f"{where} has shape {list(shape)} and type {dtype}: too long for names")
-    values = archive.read(key).reshape(-1)
     try:
-        text = values.astype(np.str_)
+        text = archive.read(key).reshape(-1).astype(np.str_)
         "".join(text.tolist()).encode()
     except (ValueError, TypeError, SystemError) as error:
         raise UserError(f"{where} holds bytes that are no text; save names as str") from error

@@ -28,6 +28,12 @@ def load_digits(request: Request) -> Source:
     from sklearn import datasets
 
     digits = datasets.load_digits()
+    if not request.fits(len(digits.target)):
+        raise UserError(
+            f"digits: {len(digits.target):,} images of {request.image_size}x{request.image_size} "
+            f"need {request.bytes(len(digits.target)) / 2**30:,.1f} GiB, and memory_limit is "
+            f"{request.memory_limit / 2**30:,.1f} GiB: lower image_size, or raise it"
+        )
     test = np.isin(np.arange(len(digits.target)) % _DIGITS_PERIOD, _DIGITS_TEST)
     chosen = {"train": ~test, "test": test, "all": np.ones_like(test)}[request.split]
     gray = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
@@ -57,6 +63,7 @@ def load(
     image_size: int = 32,
     memory_limit: int = MEMORY_LIMIT,
     max_pixels: int = MAX_PIXELS,
+    skip_broken: bool = False,
 ) -> Source:
     """Opens a source of images and checks it, so that training does not start on broken data.
 
@@ -71,6 +78,8 @@ def load(
         image_size: images are returned as [image_size, image_size, 3].
         memory_limit: bytes; larger sets stay on disk.
         max_pixels: an image of more is refused before it is decoded.
+        skip_broken: leaves out files of a folder that cannot be read, and names them in
+            `Source.broken`; otherwise they are an error.
 
     Returns:
         A Source; its images are uint8 RGB.
@@ -80,10 +89,9 @@ def load(
     """
     if not isinstance(image_size, int) or isinstance(image_size, bool) or image_size < 8:
         raise UserError(f"image_size={image_size!r}: expected a whole number of pixels, 8 or more")
-    if memory_limit < 0:
-        raise UserError(f"memory_limit={memory_limit}: expected a number of bytes, 0 or more")
-    if max_pixels < 1:
-        raise UserError(f"max_pixels={max_pixels}: expected a number of pixels, 1 or more")
+    for name, value, least in (("memory_limit", memory_limit, 0), ("max_pixels", max_pixels, 1)):
+        if value < least:
+            raise UserError(f"{name}={value}: expected a number, {least} or more")
     spec, scheme, target = parse(spec)
     return SOURCES[scheme](
         Request(
@@ -95,6 +103,7 @@ def load(
             image_size=image_size,
             memory_limit=memory_limit,
             max_pixels=max_pixels,
+            skip_broken=skip_broken,
         )
     )
 

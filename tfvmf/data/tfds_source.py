@@ -70,12 +70,7 @@ def load(request: Request) -> Source:
 
 
 class _Reader:
-    """Decodes the records of one split in the order in which they are stored.
-
-    Attributes:
-        size: number of records.
-        label_key: the feature that is the label, or None.
-    """
+    """Decodes the records of one split in the order in which they are stored."""
 
     def __init__(self, request: Request, builder: Any) -> None:
         import tensorflow as tf
@@ -150,9 +145,8 @@ class _Reader:
                 self._ids.append(text[0] if text else str(value.int64_list.value[0]))
             return feature[self._image_key].bytes_list.value[0]
         except Exception as error:
-            raise UserError(
-                f"{name}: damaged ({type(error).__name__}); prepare it again"
-            ) from error
+            kind = type(error).__name__
+            raise UserError(f"{name}: damaged ({kind}); prepare it again") from error
 
 
 def _natural(text: str) -> list[str | int]:
@@ -163,12 +157,7 @@ def _natural(text: str) -> list[str | int]:
 def _read_records(file_format: str, parts: list[Any]) -> Iterator[bytes]:
     """Serialized `tf.train.Example`s in the order in which they are stored.
 
-    Args:
-        file_format: `tfrecord` or `array_record`.
-        parts: TFDS's file instructions, with `filename`, `skip` and `take` (-1 for the rest).
-
-    Raises:
-        UserError: A file is missing, damaged, cut off, or of another format.
+    `parts` are TFDS's file instructions, with `filename`, `skip` and `take` (-1 for the rest).
     """
     readers = {"tfrecord": _read_tfrecord, "array_record": _read_array_record}
     if file_format not in readers:
@@ -236,22 +225,21 @@ def open_builder(request: Request) -> Any:
         raise UserError(f"data_dir={request.data_dir}: there is no such folder")
     # With a version TFDS prefers the newest that fits among the files to that of its own code.
     name = request.target if ":" in request.target else f"{request.target}:*.*.*"
+    doing = "opened"
     try:
         builder = tfds.builder(name, data_dir=data_dir)
-        if builder.info.splits:
-            return builder
+        if not builder.info.splits:
+            if not request.download:
+                raise _not_found(request, known=True)
+            doing = "downloaded and prepared"
+            builder.download_and_prepare()
+    except UserError:
+        raise
     except tfds.core.DatasetNotFoundError as error:
         raise _not_found(request, known=False) from error
-    except Exception as error:
-        raise UserError(f"{request.spec}: cannot be opened: {_line(error)}") from error
-    if not request.download:
-        raise _not_found(request, known=True)
-    try:
-        builder.download_and_prepare()
     except Exception as error:  # no network, no room, a download by hand, a changed file, ...
-        raise UserError(
-            f"{request.spec}: cannot be downloaded and prepared: {_line(error)}"
-        ) from error
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UserError(f"{request.spec}: cannot be {doing}: {reason}") from error
     return builder
 
 
@@ -280,10 +268,6 @@ def _not_found(request: Request, *, known: bool) -> UserError:
     if close:
         advice = f"did you mean {' or '.join(close)}?"
     return UserError(f"'{request.spec}': unknown source; {advice}")
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _split_info(request: Request, builder: Any) -> Any:

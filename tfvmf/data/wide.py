@@ -14,10 +14,9 @@ from tfvmf import counter_random, distribute
 from tfvmf.data import image_ops
 from tfvmf.data.augment import Augmentation
 
-KINDS = ("mix", "patch", "crop", "filter", "spectrum")
-DEFAULT_KINDS = ("filter", "spectrum")
+KINDS = ("filter", "spectrum")  # studies/kappa/views.py has those that brought less
 # Each parameter has its own column of random numbers. Append only.
-_COLUMNS = ("kind", "strength", "top", "left")
+_COLUMNS = ("kind", "strength")
 _SALT = 0x5DEECE66  # draws other numbers than the augmentation does from the same seeds
 
 
@@ -25,9 +24,6 @@ _SALT = 0x5DEECE66  # draws other numbers than the augmentation does from the sa
 class WideViews:
     """One ordinary view of each image, with one kind of damage drawn for each.
 
-    - mix: a blend with another image of the batch, of which the image keeps 0 to 100 %.
-    - patch: a box of another image in its place, 0 to 100 % of the area.
-    - crop: a box of 3 to 30 % of the area, enlarged.
     - filter: a random 3x3 filter over all channels, blended with the image.
     - spectrum: the amplitudes of its Fourier transform moved 0 to 100 % of the way to those of
       another image; the phases stay.
@@ -35,21 +31,15 @@ class WideViews:
     Attributes:
         augmentation: What happens to the images first; its `size` is the size of the views.
         kinds: Which of `KINDS` are drawn from, each as likely.
-        crop_min: Least area of `crop`.
-        crop_max: Greatest area of `crop`.
     """
 
     augmentation: Augmentation
-    kinds: tuple[str, ...] = DEFAULT_KINDS
-    crop_min: float = 0.03
-    crop_max: float = 0.3
+    kinds: tuple[str, ...] = KINDS
 
     def __post_init__(self) -> None:
         unknown = set(self.kinds) - set(KINDS)
         if unknown or not self.kinds:
             raise ValueError(f"kinds must be some of {', '.join(KINDS)}, not {self.kinds}")
-        if not 0.0 < self.crop_min <= self.crop_max <= 1.0:
-            raise ValueError(f"crop areas must be in (0, 1], not {self.crop_min}, {self.crop_max}")
 
     def __call__(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
         """One wide view of each image.
@@ -64,51 +54,27 @@ class WideViews:
         Returns:
             float32 [B, size, size, 3] in [0, 1].
         """
-        salted = tf.bitwise.bitwise_xor(seeds, tf.constant(_SALT, tf.int32))
-        columns = tf.unstack(counter_random.uniforms(salted, len(_COLUMNS)), axis=1)
-        drawn = dict(zip(_COLUMNS, columns, strict=True))
-        kind = tf.cast(drawn["kind"] * len(self.kinds), tf.int32)
-        is_kind = {
-            name: tf.cast(tf.equal(kind, self.kinds.index(name)), tf.float32) for name in self.kinds
+        salted = salt(seeds)
+        kind, strength = tf.unstack(counter_random.uniforms(salted, len(_COLUMNS)), axis=1)
+        kind = tf.cast(kind * len(self.kinds), tf.int32)
+        shares = {
+            name: (tf.cast(tf.equal(kind, place), tf.float32) * strength)[:, None, None, None]
+            for place, name in enumerate(self.kinds)
         }
         views = self.augmentation(images, seeds)
-        if "crop" in is_kind:
-            area = self.crop_min + (self.crop_max - self.crop_min) * drawn["strength"]
-            side = 1.0 + is_kind["crop"] * (tf.sqrt(area) - 1.0)  # 1: the whole view
-            views = image_ops.resized_crop(views, self._boxes(side, drawn), views.shape[1])
-        if {"mix", "patch", "spectrum"} & {*is_kind}:
-            others = _others(views)
-            if "mix" in is_kind:
-                share = (is_kind["mix"] * drawn["strength"])[:, None, None, None]
-                views += share * (others - views)
-            if "patch" in is_kind:
-                inside = self._inside(is_kind["patch"] * tf.sqrt(drawn["strength"]), drawn)
-                views += inside[..., None] * (others - views)
-            if "spectrum" in is_kind:
-                share = (is_kind["spectrum"] * drawn["strength"])[:, None, None, None]
-                views = _with_spectrum(views, others, share)
-        if "filter" in is_kind:
-            filtered = _filtered(views, salted)
-            share = (is_kind["filter"] * drawn["strength"])[:, None, None, None]
-            views += share * (filtered - views)
+        if "spectrum" in shares:
+            views = _with_spectrum(views, others(views), shares["spectrum"])
+        if "filter" in shares:
+            views += shares["filter"] * (_filtered(views, salted) - views)
         return image_ops.clip(views)
 
-    def _boxes(self, side: tf.Tensor, drawn: dict[str, tf.Tensor]) -> tf.Tensor:
-        """[B, 4] squares with `side` [B], as a share of the view's, anywhere in it."""
-        size = float(self.augmentation.size)
-        top, left = (drawn[name] * (1.0 - side) * size for name in ("top", "left"))
-        return tf.stack([top, left, top + side * size, left + side * size], axis=1)
 
-    def _inside(self, side: tf.Tensor, drawn: dict[str, tf.Tensor]) -> tf.Tensor:
-        """[B, size, size]: 1 inside of a square, 0 outside."""
-        boxes = self._boxes(side, drawn)
-        centers = tf.range(self.augmentation.size, dtype=tf.float32) + 0.5
-        rows = (centers >= boxes[:, 0:1]) & (centers < boxes[:, 2:3])
-        columns = (centers >= boxes[:, 1:2]) & (centers < boxes[:, 3:4])
-        return tf.cast(rows[:, :, None] & columns[:, None, :], tf.float32)
+def salt(seeds: tf.Tensor) -> tf.Tensor:
+    """Seeds that no augmentation has drawn from."""
+    return tf.bitwise.bitwise_xor(seeds, tf.constant(_SALT, tf.int32))
 
 
-def _others(views: tf.Tensor) -> tf.Tensor:
+def others(views: tf.Tensor) -> tf.Tensor:
     """For each image of this replica another one of the global batch, half a batch away."""
     everyone = distribute.gather(views)
     rows, total = tf.shape(views)[0], tf.shape(everyone)[0]

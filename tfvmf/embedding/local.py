@@ -17,8 +17,8 @@ import tfvmf
 from tfvmf.data import Source, contact_sheet, load_source
 from tfvmf.data.base import Request
 from tfvmf.data.contact_sheet import TILE, Picture
-from tfvmf.data.folder import list_files
-from tfvmf.data.images import read_image, run_all
+from tfvmf.data.folder import files_identity, list_files
+from tfvmf.data.images import read_images
 from tfvmf.data.sources import parse
 from tfvmf.embedding import table
 from tfvmf.errors import UserError
@@ -34,23 +34,13 @@ DRAWN = 50  # least and most certain images, each
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """What `embed` has done.
+    """What `embed` has done."""
 
-    Attributes:
-        output: The table.
-        images: Its rows.
-        broken: Rows with an error.
-        rejected: Rows that are not broken and not accepted; None if the model is not calibrated.
-        lowest: The lowest concentration; NaN if all are broken.
-        highest: The highest one.
-        sheet: The contact sheet, or None.
-    """
-
-    output: pathlib.Path
-    images: int
-    broken: int
-    rejected: int | None
-    lowest: float
+    output: pathlib.Path  # the table
+    images: int  # its rows
+    broken: int  # rows with an error
+    rejected: int | None  # neither broken nor accepted; None if the model is not calibrated
+    lowest: float  # concentration; NaN if all are broken
     highest: float
     sheet: pathlib.Path | None = None
 
@@ -60,6 +50,7 @@ def embed(
     data: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
+    checkpoint: str | os.PathLike[str] = "",
     split: str = "all",
     data_dir: str | os.PathLike[str] = "",
     download: bool = False,
@@ -78,6 +69,7 @@ def embed(
         model: A run directory, an export or a `.keras` file (see `tfvmf.load`).
         data: What `tfvmf.data.load_source` takes, or the path of a folder or of one image.
         output: The `.parquet`, `.npz` or `.csv` file.
+        checkpoint: Of a run: `step-110`, `110` or a path; the newest by default.
         split: The part of the data.
         data_dir: Where TFDS data sets are prepared.
         download: Download and prepare a TFDS data set that is not there.
@@ -98,7 +90,7 @@ def embed(
     files = _list_files(data, split, max_pixels)
     parts = output.with_name(f"{output.name}.parts")
     with _claimed(parts, output):
-        loaded = load(model, trust_model=trust_model)
+        loaded = load(model, checkpoint=checkpoint, trust_model=trust_model)
         size = loaded.card["image_size"]
         if size is None:
             raise UserError(f"{loaded.path} does not tell the size of its images: expected a run")
@@ -143,34 +135,20 @@ class _FileImages:
 
     def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
         """The pixels of those that are not broken, and all errors, "" if there is none."""
-        pixels, errors = np.empty((len(rows), size, size, 3), np.uint8), [""] * len(rows)
-
-        def read_one(place: int) -> None:
-            path = self._paths[rows[place]]
-            try:
-                pixels[place] = read_image(path, size, max_pixels=self._max_pixels)
-            except UserError as error:
-                errors[place] = _text(str(error).removeprefix(f"{path}: "))
-
-        run_all(read_one, len(rows))
+        broken: dict[int, str] = {}
+        paths = self._paths[rows.start : rows.stop]
+        pixels = read_images(paths, size, max_pixels=self._max_pixels, broken=broken)
+        errors = [_text(broken.get(place, "")) for place in range(len(rows))]
         return pixels[[not error for error in errors]], errors
 
     def tile(self, row: int) -> np.ndarray:
-        """A picture for the contact sheet."""
-        try:
-            return read_image(self._paths[row], TILE, max_pixels=self._max_pixels)
-        except UserError:  # it was there before
-            return np.full((TILE, TILE, 3), 200, np.uint8)
+        """A picture for the contact sheet; gray if the file is gone meanwhile."""
+        tile, _ = self.read(range(row, row + 1), TILE)
+        return tile[0] if len(tile) else np.full((TILE, TILE, 3), 200, np.uint8)
 
     def identity(self) -> str:
         """A hash that changes when the images do."""
-        digest = hashlib.sha256()
-        for path in self._paths:
-            with contextlib.suppress(OSError):
-                status = os.stat(path)
-                digest.update(f"{status.st_size} {status.st_mtime_ns} ".encode())
-            digest.update(os.fsencode(path) + b"\0")
-        return digest.hexdigest()[:16]
+        return files_identity(self._paths)
 
 
 class _SourceImages:
@@ -178,7 +156,7 @@ class _SourceImages:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.names = [f"{source.name}/{source.split}:{row}" for row in range(source.size)]
+        self.names = [source.file(row) for row in range(source.size)]
         self.labels = _label_names(source.labels, source.class_names)
 
     def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
@@ -191,8 +169,7 @@ class _SourceImages:
 
     def identity(self) -> str:
         """A hash of some of the images, which stand for all."""
-        rows = np.unique(np.linspace(0, self._source.size - 1, 64).astype(int))
-        return hashlib.sha256(self._source.take(rows).tobytes()).hexdigest()[:16]
+        return self._source.fingerprint()
 
 
 _Images = _FileImages | _SourceImages
@@ -207,7 +184,7 @@ def _list_files(data: str | os.PathLike[str], split: str, max_pixels: int) -> _F
         return _FileImages([str(path)], None, max_pixels)
     if spec != target or path.is_dir():
         request = Request(spec=f"folder:{target}", target=target, split=split)
-        paths, labels, classes = list_files(request)
+        paths, labels, classes, _ = list_files(request)
         return _FileImages(paths, _label_names(labels, classes), max_pixels)
     parse(data)
     return None
@@ -243,13 +220,12 @@ def _claimed(parts: pathlib.Path, output: pathlib.Path) -> Iterator[None]:
 
 def _identity(model: EmbeddingModel) -> str:
     """A hash of a model's weights, or of the whole export."""
-    try:
-        weights = model.encoder.variables
-    except UserError:
-        return fingerprint(model.path)[:16]
     digest = hashlib.sha256()
-    for variable in weights:
-        digest.update(variable.numpy().tobytes())
+    try:
+        for variable in model.encoder.variables:
+            digest.update(variable.numpy().tobytes())
+    except UserError:  # an export has no encoder
+        return fingerprint(model.path)[:16]
     return digest.hexdigest()[:16]
 
 
@@ -257,11 +233,10 @@ def _check_plan(
     parts: pathlib.Path, plan: dict[str, Any], output: pathlib.Path, *, restart: bool
 ) -> None:
     """Notes what the parts are of, or checks that those that are there are of the same."""
-    path = parts / "plan.json"
-    if restart:
-        for part in parts.glob("*.arrow"):
+    path, done = parts / "plan.json", list(parts.glob("*.arrow"))
+    if restart or not done:
+        for part in done:
             part.unlink()
-    if not list(parts.glob("*.arrow")):
         write_json(path, plan)
         return
     try:
@@ -285,14 +260,15 @@ def _write_parts(
     batch_size: int,
 ) -> None:
     count, size = len(images.names), model.card["image_size"]
-    wanted = [range(start, min(start + PART_ROWS, count)) for start in range(0, count, PART_ROWS)]
-    missing = [rows for rows in wanted if not _part(parts, rows.start).exists()]
+    rows = range(count)
+    wanted = [rows[start : start + PART_ROWS] for start in rows[::PART_ROWS]]
+    missing = [part for part in wanted if not _part(parts, part.start).exists()]
     done = count - sum(map(len, missing))
     with Progress(count, initial=done, unit="image", description="embedding") as bar:
-        for rows in missing:
+        for part in missing:
             blocks = []
-            for start in range(rows.start, rows.stop, batch_size):
-                batch = range(start, min(start + batch_size, rows.stop))
+            for start in range(0, len(part), batch_size):
+                batch = part[start : start + batch_size]
                 pixels, errors = images.read(batch, size)
                 texts: dict[str, Sequence[str]] = {"error": errors}
                 texts["file"] = images.names[batch.start : batch.stop]
@@ -301,10 +277,8 @@ def _write_parts(
                 outputs = model.embed(pixels, batch_size=batch_size, progress=False)
                 blocks.append(table.to_arrow(schema, texts, outputs))
                 bar.update(len(batch))
-            with (
-                replacing(_part(parts, rows.start)) as file,
-                pa.ipc.new_file(file, schema) as writer,
-            ):
+            path = _part(parts, part.start)
+            with replacing(path) as file, pa.ipc.new_file(file, schema) as writer:
                 writer.write_table(pa.concat_tables(blocks).combine_chunks())
 
 
@@ -340,17 +314,13 @@ def _join(
         drawn = order[: int(good.sum())]
         least = drawn[: min(DRAWN, -(-len(drawn) // 2))]
         most = drawn[len(least) :][::-1][:DRAWN]
-        blocks = [
-            contact_sheet.Block(
-                heading,
-                [
-                    Picture(images.tile(row), images.names[row], f"concentration {kappa[row]:#.3g}")
-                    for row in half
-                ],
-                columns=5,
-            )
-            for heading, half in (("least certain first", least), ("most certain first", most))
-        ]
+
+        def block(heading: str, rows: np.ndarray) -> contact_sheet.Block:
+            notes = (f"concentration {kappa[row]:#.3g}" for row in rows)
+            tiles, names = map(images.tile, rows), (images.names[row] for row in rows)
+            return contact_sheet.Block(heading, list(map(Picture, tiles, names, notes)), columns=5)
+
+        blocks = [block("least certain first", least), block("most certain first", most)]
         contact_sheet.write_sheet(blocks, picture, title=f"{output.name}: {count:,} images")
     return Embedded(
         output=output,

@@ -118,12 +118,7 @@ def check_output(output: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def table_schema(outputs: Mapping[str, np.ndarray], *, labels: bool) -> pa.Schema:
-    """The columns of a table.
-
-    Args:
-        outputs: What a model gives, of any number of images.
-        labels: Whether there is a column `label`.
-    """
+    """The columns of a table of what a model gives, and labels."""
     fields = []
     for name in COLUMNS:
         if name in VECTORS and name in outputs:
@@ -137,13 +132,7 @@ def table_schema(outputs: Mapping[str, np.ndarray], *, labels: bool) -> pa.Schem
 def to_arrow(
     schema: pa.Schema, texts: Mapping[str, Sequence[str]], outputs: Mapping[str, np.ndarray]
 ) -> pa.Table:
-    """Rows of a table.
-
-    Args:
-        schema: See `table_schema`.
-        texts: `file`, `error` and maybe `label` of N images.
-        outputs: What the model gave for those without an error, in their order.
-    """
+    """Rows of a table: texts of N images, and what the model gave for those without an error."""
     good = np.array([not error for error in texts["error"]], bool)
     arrays = []
     for field in schema:
@@ -181,15 +170,7 @@ def to_numpy(block: pa.Table, name: str) -> np.ndarray:
 
 
 def write_table(file: BinaryIO, kind: str, schema: pa.Schema, rows: int, blocks: Blocks) -> None:
-    """Writes a table, block by block.
-
-    Args:
-        file: Where to.
-        kind: `.parquet`, `.npz` or `.csv`.
-        schema: Its columns.
-        rows: Its number of rows.
-        blocks: Gives the rows.
-    """
+    """Writes a table of so many rows, block by block; `kind` is its ending."""
     _WRITERS[kind](file, schema, rows, blocks)
 
 

@@ -10,6 +10,7 @@ TensorFlow; what needs it loads when first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tfvmf.evaluation.scores import SCORES, Uncertainty, uncertainty
 from tfvmf.evaluation.suites import (
     SUITES,
     Headline,
@@ -25,7 +26,6 @@ from tfvmf.evaluation.suites import (
 )
 
 if TYPE_CHECKING:
-    from tfvmf.evaluation.scores import SCORES, Uncertainty, uncertainty
     from tfvmf.evaluation.subject import Subject, subject_from_run
     from tfvmf.evaluation.suites.cifar10c import along_training
 
@@ -50,9 +50,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "SCORES": "scores",
-    "Uncertainty": "scores",
-    "uncertainty": "scores",
     "Subject": "subject",
     "subject_from_run": "subject",
     "along_training": "suites.cifar10c",

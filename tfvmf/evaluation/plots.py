@@ -1,8 +1,11 @@
 """The look of all plots: one style, drawn without a screen and without pyplot's global state."""
 
+import contextlib
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -36,6 +39,23 @@ def save(figure: Figure, path: pathlib.Path) -> None:
     """Writes a PNG whole or not at all."""
     with replacing(path) as file:
         figure.savefig(file, format="png", bbox_inches="tight")
+
+
+@contextlib.contextmanager
+def drawing(path: pathlib.Path, width: float, height: float, **style: Any) -> Iterator[Figure]:
+    """A figure in our style, of so many inches, that is written to `path` in the end."""
+    with matplotlib.rc_context({**STYLE, **style}):
+        figure = Figure(figsize=(width, height))
+        yield figure
+        save(figure, path)
+
+
+def show(axes: Iterable[Axes], count: int) -> list[Axes]:
+    """The first `count` axes of a grid; the others become invisible."""
+    axes = list(axes)
+    for axis in axes[count:]:
+        axis.set_visible(False)
+    return axes[:count]
 
 
 def draw_groups(axis: Axes, groups: Mapping[str, np.ndarray]) -> None:

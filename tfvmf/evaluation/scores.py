@@ -4,19 +4,29 @@ scores = uncertainty(encoder, images, score=("kappa", "feature_norm"))
 scores = uncertainty(members, images, score="ensemble")
 """
 
+from __future__ import annotations
+
 import dataclasses
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
-import tensorflow as tf
 
-from tfvmf import inference, models
-from tfvmf.counter_random import example_seeds
-from tfvmf.data.augment import Augmentation
 from tfvmf.errors import UserError
+from tfvmf.lazy import lazy_import
 from tfvmf.pixels import check_pixels
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from tfvmf import counter_random, inference, models
+    from tfvmf.data import Augmentation
+else:
+    keras, tf, counter_random, inference, models = lazy_import(
+        "keras", "tensorflow", "tfvmf.counter_random", "tfvmf.inference", "tfvmf.models"
+    )
 
 Values = dict[str, np.ndarray]
 
@@ -50,6 +60,8 @@ SCORES = {
         Score("dropout", "dropout variance", +1),
     )
 }
+
+ONE_PASS = ("kappa", "feature_norm")  # one forward pass of the encoder gives them all
 
 
 class Uncertainty:
@@ -143,7 +155,9 @@ class Uncertainty:
             return self._members[0](images, training=False)["features"]
 
     def _seeds(self, images: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        return example_seeds(self._seed, number, tf.zeros(tf.shape(images)[:1], tf.int32), 0)
+        return counter_random.example_seeds(
+            self._seed, number, tf.zeros(tf.shape(images)[:1], tf.int32), 0
+        )
 
 
 def uncertainty(
@@ -174,11 +188,17 @@ def uncertainty(
 
 def check_scores(names: Sequence[str]) -> tuple[str, ...]:
     """The names, each of which must be one of `SCORES`."""
+    return check_known("score", names, SCORES)
+
+
+def check_known(what: str, names: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
+    """The names, each of which must be known."""
+    choices = list(known)
     for name in names:
-        if name not in SCORES:
-            near = difflib.get_close_matches(name, SCORES, n=1)
+        if name not in choices:
+            near = difflib.get_close_matches(name, choices, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"score={name} is unknown: {hint}use some of {', '.join(SCORES)}")
+            raise UserError(f"{what}={name} is unknown: {hint}use some of {', '.join(choices)}")
     return tuple(names)
 
 

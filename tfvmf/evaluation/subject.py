@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+import shlex
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,13 +14,14 @@ import tensorflow as tf
 from tfvmf import inference, models, training
 from tfvmf.config import flatten
 from tfvmf.data import Augmentation, Source
+from tfvmf.data.base import sample_indices
 from tfvmf.errors import UserError
 from tfvmf.evaluation.scores import SCORES, Score, Uncertainty, check_outputs, check_scores
 from tfvmf.evaluation.suites import NotApplicable, Options
 from tfvmf.files import scratch
 from tfvmf.methods import Method
 from tfvmf.progress import Progress
-from tfvmf.training import checkpoints
+from tfvmf.training import checkpoints, run_directory
 
 _CHUNK = 1000
 
@@ -53,12 +55,14 @@ class Subject:
         load: From the name of further data, as `data.load_source` takes it, and a split, to a
             source of images of the same size.
         trained_on: Name of the data that it was trained on, if known.
-        metrics: Lines logged in training, each {name: value}, for the suite curves.
+        metrics: Lines logged in training, each {name: value}, for the suite curves; those of an
+            ensemble have the number of their `member`.
         directory: Where suites write; None to write nothing.
         workdir: The run directory that it was loaded from, if it was.
         facts: Entries that the results of every suite have (`step`, `checkpoint`).
         settings: Settings that the report lists.
         trust_model: What `at` loads may contain anything (`tfvmf.load`).
+        kept: What `keep` keeps; samples of the subject share it.
     """
 
     encoder: keras.Model
@@ -80,35 +84,60 @@ class Subject:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     trust_model: bool = False
-    _kept: dict[Hashable, Any] = dataclasses.field(init=False, default_factory=dict)
+    kept: dict[Hashable, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_outputs(self.encoder)
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returns; it is called once for each key."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
+        """What `make` returns; it is called once for each key, encoder and training source."""
+        key = (self.encoder, self.train, key)
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
+
+    def sample(self, count: int) -> "Subject":
+        """The same with a seeded sample of the test images, stratified by class where it can be.
+
+        What is written about a sample goes to `<directory>/sample<count>`, beside the results of
+        the whole set. 0, or as many as there are, is the subject itself.
+        """
+        if count < 1 or count >= self.test.size:
+            return self
+
+        def make() -> Subject:
+            test = self.test.subset(sample_indices(self.test, count))
+            place = self.directory and pathlib.Path(self.directory) / f"sample{count}"
+            return dataclasses.replace(self, test=test, directory=place)
+
+        return self.keep(("sample", self.test, count), make)
+
+    def identity(self) -> dict[str, Any]:
+        """What results are about, in them: two with the same belong on one page."""
+        return {"data": self.test.name, "method": self.name, **self.facts}
 
     @property
     def embedder(self) -> inference.Embedder:
-        """The encoder as a function of uint8 images."""
+        """The encoder as a function of images."""
         return self.keep("embedder", lambda: inference.Embedder(self.encoder))
 
     def embed(self, source: Source, *, limit: int = 0) -> inference.Embeddings:
         """The encoder's outputs on a source, or on its first `limit` images."""
         if source is self.train or source is self.test:
-            return self.keep((id(source), limit), lambda: _apply(self.embedder, source, limit))
+            return self.keep((source, limit), lambda: _apply(self.embedder, source, limit))
         return _apply(self.embedder, source, limit)
 
-    def labels(self, suite: str, *, limit: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Labels [N] of `train` and [n] of the first `limit` of `test`, which a suite needs."""
+    def labels(self, suite: str) -> tuple[np.ndarray, np.ndarray]:
+        """Labels [N] of `train` and [n] of `test`, which a suite needs."""
         if self.train.labels is None or self.test.labels is None:
+            advice = "name labeled data"
+            if self.workdir is not None:
+                command = shlex.join(["tfvmf", "evaluate", str(self.workdir)])
+                advice += f", `{command} folder:/labeled/images`"
             raise NotApplicable(
-                f"{self.test.name} has no labels: the suite {suite} needs labeled data"
+                f"{self.test.name} has no labels, which the suite {suite} needs: {advice}"
             )
-        return self.train.labels, self.test.labels[: limit or None]
+        return self.train.labels, self.test.labels
 
     def score(self, options: Options) -> Score:
         """The main score: the first that is asked for, or the one that suits the encoder."""
@@ -138,28 +167,28 @@ class Subject:
 
         return self.keep((Uncertainty, names, options.num_views, options.num_passes), make)
 
-    def measure(self, source: Source, options: Options, *, limit: int = 0) -> dict[str, np.ndarray]:
-        """All scores {name: [N]} of a source, or of its first `limit` images."""
-        return _apply(self.uncertainty(options), source, limit)
+    def measure(self, source: Source, options: Options) -> dict[str, np.ndarray]:
+        """All scores {name: [N]} of a source."""
+        return _apply(self.uncertainty(options), source)
 
     def main_score(
         self, source: Source, embeddings: inference.Embeddings, options: Options
     ) -> np.ndarray:
-        """The main score [N] of the first N images of a source, whose embeddings are known."""
+        """The main score [N] of a source, whose embeddings are known."""
         name = self.score(options).name
         if name == "kappa":
             return embeddings["concentration"]
         if name == "feature_norm":
             return np.linalg.norm(embeddings["features"], axis=1)
-        return self.measure(source, options, limit=len(embeddings["features"]))[name]
+        return self.measure(source, options)[name]
 
-    def open(self, source: str | Source, split: str = "test") -> Source:
-        """Further data by name; a source is returned as it is."""
-        if isinstance(source, Source):
-            return source
-        if self.load is None:
-            raise UserError(f"{source}: the subject cannot load data by name: pass a source")
-        return self.load(source, split)
+    def open(self, source: str | Source, split: str = "test", *, sample: int = 0) -> Source:
+        """Further data by name, or a source; a sample of them if there are more than `sample`."""
+        if isinstance(source, str):
+            if self.load is None:
+                raise UserError(f"{source}: the subject cannot load data by name: pass a source")
+            source = self.load(source, split)
+        return source.subset(sample_indices(source, sample)) if 0 < sample < source.size else source
 
     def directory_for(self, suite: str) -> pathlib.Path | None:
         """Where a suite writes; None if it should not."""
@@ -177,8 +206,8 @@ class Subject:
         _, method, step = checkpoints.load_method(
             self.workdir, checkpoint=str(checkpoint), trust_model=self.trust_model
         )
-        facts = {"step": step, "checkpoint": pathlib.Path(checkpoint).name}
-        return dataclasses.replace(self, **_declared(method), facts=facts)
+        facts = {"step": step, "checkpoint": f"step-{step}"}
+        return dataclasses.replace(self, **_declared(method), facts=facts, kept={})
 
 
 def subject_from_run(
@@ -216,7 +245,7 @@ def subject_from_run(
         config, method, step = checkpoints.load_method(
             workdir, checkpoint=str(checkpoint), trust_model=trust_model
         )
-        name = pathlib.Path(checkpoint or checkpoints.latest(workdir) or "").name
+        name = f"step-{step}"
     if method.takes != "images":
         raise UserError(
             f"{workdir} is a head for features of your own, without an encoder: there are no "
@@ -240,7 +269,7 @@ def subject_from_run(
         augmentation=training.augmentation_from_config(config),
         load=load,
         trained_on=config.data.source,
-        metrics=training.read_metrics(workdir),
+        metrics=_metrics(workdir, len(members)),
         directory=workdir / "eval" if directory is None else directory,
         workdir=workdir,
         facts={"step": step, "checkpoint": name},
@@ -289,6 +318,10 @@ class DeferredSource(Source):
         """The images `start` ... `stop - 1`: uint8 [n, H, W, 3]."""
         return self._opened.images(start, stop)
 
+    def file(self, index: int) -> str:
+        """Which image it is."""
+        return self._opened.file(index)
+
 
 def _declared(method: Method) -> dict[str, Any]:
     """What a method declares about itself, as fields of a subject."""
@@ -302,8 +335,17 @@ def _declared(method: Method) -> dict[str, Any]:
     }
 
 
+def _metrics(workdir: pathlib.Path, members: int) -> list[dict[str, float]]:
+    """The lines logged in training; those of an ensemble with the number of their member."""
+    return training.read_metrics(workdir) or [
+        {"member": number, **line}
+        for number in range(members)
+        for line in training.read_metrics(run_directory.member(workdir, number))
+    ]
+
+
 def _apply(
-    function: Callable[[np.ndarray], dict[str, np.ndarray]], source: Source, limit: int
+    function: Callable[[np.ndarray], dict[str, np.ndarray]], source: Source, limit: int = 0
 ) -> dict[str, np.ndarray]:
     """A function of uint8 images on the first `limit` of a source (0: on all)."""
     size = min(limit or source.size, source.size)

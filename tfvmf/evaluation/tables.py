@@ -9,6 +9,7 @@ import dataclasses
 import io
 import numbers
 import re
+import textwrap
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -66,6 +67,40 @@ class Table:
             cells = map(_markdown_cell, self._texts(row))
             lines.append(line(f"**{cell}**" if cell else "" for cell in cells))
         return "\n".join(lines) + "\n"
+
+    def text(self, *, width: int = 80) -> str:
+        """The table for a terminal of this width; columns that do not fit follow below it."""
+        cells = [self._texts(row) for row in (*self.rows, *self.footer)]
+        sizes = [
+            max(len(word) for word in (*title.split(), "", *(row[place] for row in cells)))
+            for place, title in enumerate(self.columns)
+        ]
+        sides = self._sides()
+        names = list(range(max(1, len(sides) - len(sides.lstrip("l")))))  # in every block
+        blocks = [list(names)]
+        for place in range(len(names), len(sizes)):
+            if sum(sizes[each] + 2 for each in (*blocks[-1], place)) - 2 > width:
+                blocks.append(list(names))
+            blocks[-1].append(place)
+
+        def line(texts: Mapping[int, str] | Sequence[str], block: Sequence[int]) -> str:
+            parts = (
+                f"{texts[place]:{'<' if sides[place] == 'l' else '>'}{sizes[place]}}"
+                for place in block
+            )
+            return "  ".join(parts).rstrip()
+
+        lines: list[str] = []
+        for block in blocks:
+            titles = [textwrap.wrap(self.columns[place], sizes[place]) for place in block]
+            height = max(map(len, titles))
+            heads = dict(zip(block, ([""] * (height - len(t)) + t for t in titles), strict=True))
+            lines += ["", *(line({p: heads[p][n] for p in block}, block) for n in range(height))]
+            rule = "-" * (sum(sizes[place] + 2 for place in block) - 2)
+            body = [line(row, block) for row in cells]
+            split = len(self.rows)
+            lines += [rule, *body[:split], *([rule] if self.footer else []), *body[split:]]
+        return "\n".join(lines[1:]) + "\n"
 
     def csv(self, *, beside: Mapping[str, Cell] | None = None) -> str:
         """The table as comma-separated values.

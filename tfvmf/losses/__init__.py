@@ -1,4 +1,4 @@
-"""Losses: pure functions of tensors that know nothing of models, data or replicas."""
+"""Losses: functions of tensors and Keras losses that know nothing of models, data or replicas."""
 
 from tfvmf.losses.concentration import (
     alignment,
@@ -9,6 +9,14 @@ from tfvmf.losses.concentration import (
     vmf_penalty,
 )
 from tfvmf.losses.contrastive import copies, nt_xent
+from tfvmf.losses.keras_losses import (
+    MCInfoNCE,
+    NegativeCosine,
+    NTXent,
+    SquaredDistance,
+    SwappedPrediction,
+    VMFAlignment,
+)
 from tfvmf.losses.mc_infonce import mc_infonce
 from tfvmf.losses.prediction import (
     negative_cosine,
@@ -18,6 +26,12 @@ from tfvmf.losses.prediction import (
 )
 
 __all__ = [
+    "MCInfoNCE",
+    "NTXent",
+    "NegativeCosine",
+    "SquaredDistance",
+    "SwappedPrediction",
+    "VMFAlignment",
     "alignment",
     "concentration_terms",
     "copies",

@@ -26,6 +26,15 @@ def cosine(direction_1: tf.Tensor, direction_2: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(direction_1 * direction_2, axis=-1)
 
 
+def check_pairs(first: tf.Tensor, second: tf.Tensor) -> None:
+    """Refuses views of different shapes: row by row they are views of the same image."""
+    if not (first.shape.rank == 2 and first.shape.is_compatible_with(second.shape)):
+        raise ValueError(
+            f"the views have the shapes {first.shape} and {second.shape}: expected unit vectors "
+            "[B, d], row by row of the same image"
+        )
+
+
 def alignment(cosines: Sequence[tf.Tensor], concentrations: Sequence[tf.Tensor]) -> tf.Tensor:
     """Negative log of the unnormalized von Mises-Fisher alignment, summed over views.
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfvmf.losses.concentration import check_pairs
+
 # Similarities in one matrix, 64 MiB of float32: those of 2048 images. A few such matrices are in
 # memory at a time, so larger batches are cut into parts of a quarter.
 _MAX_MATRIX_ELEMENTS = 1 << 24
@@ -43,6 +45,8 @@ def nt_xent(
     """
     if temperature <= 0.0:
         raise ValueError(f"temperature must be positive, not {temperature}")
+    direction_1, direction_2 = map(tf.convert_to_tensor, (direction_1, direction_2))
+    check_pairs(direction_1, direction_2)
     if (candidates_1 is None) != (candidates_2 is None):
         raise ValueError("candidates_1 and candidates_2 must be given together")
     candidates_1 = direction_1 if candidates_1 is None else candidates_1
@@ -92,14 +96,7 @@ def copies(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
 def masked_similarities(
     anchors: tf.Tensor, candidates: tf.Tensor, own: tf.Tensor, temperature: float
 ) -> tf.Tensor:
-    """Logits a_i.c_k / t [..., R, N], with the smallest float where k is the anchor itself.
-
-    Args:
-        anchors: [..., R, d].
-        candidates: [..., N, d].
-        own: [R], the candidate that an anchor leaves out.
-        temperature: t > 0.
-    """
+    """Logits a_i.c_k / t [..., R, N], with the smallest float where k is the anchor itself."""
     dtype = anchors.dtype
     itself = tf.one_hot(
         own, tf.shape(candidates)[-2], on_value=dtype.min, off_value=0.0, dtype=dtype
@@ -115,20 +112,10 @@ def log_normalizer(
     temperature: float,
     chunk: int | tf.Tensor,
 ) -> tf.Tensor:
-    """The log of sum_{k != own_i} exp(a_i.c_k / t) of every anchor i.
+    """The log [R] of sum_{k != own_i} exp(a_i.c_k / t) of anchors [R, d] among candidates [N, d].
 
     Computed for `chunk` anchors at a time, and again for the gradient: chunk * N floats are in
     memory, whatever the number of anchors, for half as much work again.
-
-    Args:
-        anchors: [R, d].
-        candidates: [N, d].
-        own: [R], the candidate that an anchor leaves out: itself.
-        temperature: t > 0.
-        chunk: Anchors at a time.
-
-    Returns:
-        [R].
     """
     anchors, candidates = tf.convert_to_tensor(anchors), tf.convert_to_tensor(candidates)
     rows = tf.shape(anchors)[0]

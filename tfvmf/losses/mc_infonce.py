@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfvmf import vmf
+from tfvmf.losses.concentration import check_pairs
 from tfvmf.losses.contrastive import copies, masked_similarities
 from tfvmf.settings import AGGREGATIONS
 
@@ -57,6 +58,8 @@ def mc_infonce(
         raise ValueError(f"chunk must be at least 1, not {chunk}")
     if aggregation not in AGGREGATIONS:
         raise ValueError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, not {aggregation}")
+    direction_1, direction_2 = map(tf.convert_to_tensor, (direction_1, direction_2))
+    check_pairs(direction_1, direction_2)
     directions = tf.concat([direction_1, direction_2], axis=0)
     concentrations = tf.concat([concentration_1, concentration_2], axis=0)
     samples = vmf.VonMisesFisher(directions, concentrations).sample(num_samples, seed=seed)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 import math
 import pathlib
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import ml_collections
 
+from tfvmf.errors import UserError
 from tfvmf.lazy import lazy_import
-from tfvmf.settings import Setting
+from tfvmf.settings import Setting, parse_backbone
 
+# Settings are read before TensorFlow is imported. Methods take these lazy modules from here.
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
     from tfvmf import counter_random, data, distribute, losses, models, vmf
-else:  # settings are read before TensorFlow is imported
-    tf, counter_random, data, distribute, losses, models, vmf = lazy_import(
+else:
+    keras, tf, counter_random, data, distribute, losses, models, vmf = lazy_import(
+        "keras",
         "tensorflow",
         "tfvmf.counter_random",
         "tfvmf.data",
@@ -31,9 +34,11 @@ else:  # settings are read before TensorFlow is imported
     )
 
 Terms = dict[str, "tf.Tensor"]
+Views = list["tf.Tensor"]
 # A function of images and seeds that makes views, and how many of them are made.
 ViewKind = tuple[Any, int]
 
+_BACKBONE_FILE = "backbone.keras"  # in a run directory
 _DROPOUT = 1 << 16  # where the views of dropout's seeds begin: beyond any view that is augmented
 
 
@@ -43,10 +48,13 @@ class StepContext(NamedTuple):
     Attributes:
         seed: Two integers, the run's seed and the step, for a method that draws random numbers.
         epoch: Number of epochs done, with fractions.
+        training: Whether models are in training mode; otherwise nothing changes but the loss is
+            computed.
     """
 
     seed: tf.Tensor | tuple[int, int] = (0, 0)
     epoch: tf.Tensor | float = 0.0
+    training: bool = True
 
 
 START = StepContext()
@@ -71,13 +79,14 @@ class Objective:
 class Method(abc.ABC):
     """Turns views of a batch into a loss.
 
-    A subclass declares what is its own in class attributes, names its models in `__init__` and
-    computes its loss in `objective`; this class adds the paper's concentration terms, the same way
-    for every method. Everything that a checkpoint must hold is in `models`.
+    A subclass declares what is its own in class attributes, builds what it needs beside the encoder
+    in `build_parts` and computes its loss in `objective`; this class adds the paper's concentration
+    terms, the same way for every method. Everything that a checkpoint must hold is in `models`.
 
     Args:
         config: The whole configuration of the run.
         num_classes: Number of classes of the labels, 0 without labels.
+        encoder: The encoder to train; by default the one that the configuration describes.
 
     Attributes:
         section: The section of the configuration that holds its settings.
@@ -87,11 +96,14 @@ class Method(abc.ABC):
         num_views: Views per image.
         num_wide_views: Further, damaged views that only the concentration head learns from.
         needs_labels: Whether it can train only on labeled images.
+        follows_epochs: Whether a step depends on how many epochs are done.
         probabilistic: Whether the encoder learns a concentration.
         explicit: Whether the paper's alignment and penalty teach the concentration.
+        learns_directions: Whether the encoder changes, or only its concentration head.
         takes: What the encoder is applied to, `images` or `features`.
         kappa_note: What a reader of kappa should know, or "".
         models: All models that are trained or saved, by name.
+        backbone: What the encoder was last built on.
     """
 
     section: ClassVar[str] = ""
@@ -100,12 +112,26 @@ class Method(abc.ABC):
     relative_cost: ClassVar[float] = 1.0
     num_views: int = 2
     needs_labels: ClassVar[bool] = False
+    follows_epochs: ClassVar[bool] = False
     probabilistic: ClassVar[bool] = True
     explicit: ClassVar[bool] = True
+    learns_directions: ClassVar[bool] = True
+    backbone: models.Backbone | None = None
     takes: str = "images"
     kappa_note: str = ""
 
-    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
+    def __init__(
+        self,
+        config: ml_collections.ConfigDict,
+        *,
+        num_classes: int = 0,
+        encoder: keras.Model | None = None,
+    ) -> None:
+        if self.needs_labels and num_classes < 2:
+            raise UserError(
+                f"method {config.method} needs labels of at least 2 classes, and data source "
+                f"{config.data.source!r} has {num_classes}: choose a labeled source"
+            )
         self.config = config
         self.num_classes = num_classes
         wide = self.probabilistic and self.explicit and config.concentration.view_kind == "wide"
@@ -114,6 +140,11 @@ class Method(abc.ABC):
             note = "of damaged views kappa was taught the cosine with an undamaged one"
             self.kappa_note = "; ".join(filter(None, (type(self).kappa_note, note)))
         self.models: dict[str, keras.Layer] = {}
+        self.models["encoder"] = encoder or self.build_encoder(concentration=self.probabilistic)
+        self.build_parts()
+
+    def build_parts(self) -> None:  # noqa: B027 # a method may need nothing
+        """Adds to `models` what the method trains or keeps beside the encoder."""
 
     # ---- What a subclass may declare by functions of the configuration.
 
@@ -150,12 +181,20 @@ class Method(abc.ABC):
             workdir: The run directory.
             trust_model: See `tfvmf.load`.
         """
-        del config, workdir, trust_model
+        del trust_model
+        if parse_backbone(config.model.backbone)[0] != "built_in":
+            path = workdir / _BACKBONE_FILE
+            if not path.exists():
+                raise UserError(f"{workdir}: its backbone, {path}, is missing")
+            config.model.backbone, config.model.weights = f"keras:{path}", ""
+
+    @classmethod
+    def trained_outputs(cls) -> tuple[str, ...]:
+        """The outputs of the encoder that its loss depends on."""
+        return models.OUTPUTS if cls.probabilistic else ("features", "mean_direction")
 
     @abc.abstractmethod
-    def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
-    ) -> Objective:
+    def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """The method's own loss on one replica's share of the batch.
 
         Args:
@@ -192,9 +231,45 @@ class Method(abc.ABC):
         """All that the optimizer moves."""
         return [v for model in self.models.values() for v in model.trainable_variables]
 
+    @property
+    def backbone_variables(self) -> list[keras.Variable]:
+        """Those of `trainable_variables` that are the encoder's backbone."""
+        assert self.backbone is not None
+        return self.encoder.get_layer(self.backbone.model.name).trainable_variables
+
+    @property
+    def watched_names(self) -> list[str]:
+        """Names of the values that `loss` returns."""
+        taught = self.probabilistic and self.explicit
+        names = ["loss", *self.term_names, *(("alignment", "penalty") if taught else ())]
+        names += ["cosine"] if self.num_views > 1 else []
+        return names + (["kappa", "kappa_square"] if self.probabilistic else [])
+
     def describe_encoder(self) -> str:
         """What the encoder is, for people."""
+        if self.backbone is not None and not self.backbone.built_in:
+            return self.config.model.backbone
         return f"{self.config.model.backbone} of width {self.config.model.width}"
+
+    def describe_choices(self) -> str:
+        """What was chosen of a backbone that is not built in; otherwise empty."""
+        if self.backbone is None or self.backbone.built_in:
+            return ""
+        return self.backbone.describe(self.config.data.image_size)
+
+    def check_images(self) -> None:
+        """Refuses images of another size than the backbone takes."""
+        size = self.backbone.image_size if self.backbone else None
+        if size and size != self.config.data.image_size:
+            raise UserError(
+                f"--config.data.image_size={self.config.data.image_size}: the backbone takes "
+                f"images of {size}x{size} only: use --config.data.image_size={size}"
+            )
+
+    def keep_files(self, workdir: pathlib.Path) -> None:
+        """Writes what loading the run will need beside its checkpoints."""
+        if self.backbone is not None and not self.backbone.built_in:
+            self.backbone.keep(workdir / _BACKBONE_FILE)
 
     def predicted_cosine(self, kappa: tf.Tensor) -> tf.Tensor:
         """The E[cos] [...] of two views that kappa [...] stands for: where the loss is smallest.
@@ -206,7 +281,7 @@ class Method(abc.ABC):
         if not (self.probabilistic and self.explicit):
             raise ValueError(f"{self.config.method} does not learn kappa from a cosine")
         if config.regularizer == "vmf":
-            return vmf.mean_resultant_length(kappa, self._dimension)
+            return vmf.mean_resultant_length(kappa, self.dimension)
         return losses.predicted_cosine(
             kappa, align_weight=config.align_weight, penalty_weight=config.penalty_weight
         )
@@ -215,7 +290,7 @@ class Method(abc.ABC):
 
     def loss(
         self,
-        views: list[tf.Tensor],
+        views: Views,
         labels: tf.Tensor | None = None,
         context: StepContext = START,
     ) -> Terms:
@@ -224,12 +299,17 @@ class Method(abc.ABC):
         The mean of each over the replicas is its value for the whole batch. `views` are those of
         `view_kinds`.
         """
+        with models.dropout_masks(None):  # only where `encode` gives seeds
+            return self._loss(views, labels, context)
+
+    def _loss(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Terms:
         own = len(views) - self.num_wide_views
         objective = self.objective(views[:own], labels, context)
         terms = dict(objective.terms)
         cosines, kappas = objective.cosines, objective.concentrations
         if self.num_wide_views:
-            measured = self.head_objective([*views[: self.num_views], *views[own:]])
+            seen = [*views[: self.num_views], *views[own:]]
+            measured = self.head_objective(seen, training=context.training)
             cosines = cosines + measured.cosines[len(cosines) :]
             kappas = measured.concentrations
         if self.probabilistic and self.explicit:
@@ -240,7 +320,7 @@ class Method(abc.ABC):
                 align_weight=config.align_weight,
                 penalty_weight=config.penalty_weight,
                 regularizer=config.regularizer,
-                dimension=self._dimension,
+                dimension=self.dimension,
             )
         watched: Terms = {}
         if cosines:
@@ -254,10 +334,9 @@ class Method(abc.ABC):
     def build_encoder(self, *, concentration: bool) -> keras.Model:
         """Builds the encoder that the configuration describes."""
         config = self.config
+        self.backbone = self.build_backbone()
         return models.build_encoder(
-            backbone=config.model.backbone,
-            width=config.model.width,
-            stem=config.model.stem,
+            backbone=self.backbone,
             hidden=config.model.hidden,
             dropout=config.model.dropout,
             concentration=concentration,
@@ -266,6 +345,35 @@ class Method(abc.ABC):
             **self.head_options(config),
         )
 
+    def build_backbone(self, spec: str = "", **options: Any) -> models.Backbone:
+        """Builds the backbone; what was found by rule is written into the configuration.
+
+        Args:
+            spec: In place of `model.backbone`.
+            **options: Further ones of `models.load_backbone`.
+        """
+        config = self.config.model
+        named = config.level_layers
+        levels = tuple(
+            name.strip() for name in named.split(",") if name.strip() not in ("", "none")
+        )
+        backbone = models.load_backbone(
+            spec or config.backbone,
+            width=config.width,
+            stem=config.stem,
+            dropout=config.dropout,
+            weights=config.weights,
+            feature_layer=config.feature_layer,
+            input_range=config.input_range,
+            level_layers=levels if named else None,
+            **options,
+        )
+        models.freeze_stages(backbone, config.freeze_stages)
+        if not backbone.built_in:
+            config.feature_layer, config.input_range = backbone.feature_layer, backbone.input_range
+            config.level_layers = ",".join(backbone.level_layers) or "none"
+        return backbone
+
     @property
     def initial_concentration(self) -> float:
         """The kappa of an untrained head."""
@@ -273,7 +381,7 @@ class Method(abc.ABC):
 
     def encode(
         self,
-        views: list[tf.Tensor],
+        views: Views,
         context: StepContext,
         *,
         model: keras.Model | None = None,
@@ -293,17 +401,18 @@ class Method(abc.ABC):
         model = model or self.encoder
         if self.num_wide_views:  # the head learns in `head_objective`, from other batch statistics
             model = models.without_concentration(model)
+        drops = context.training and models.has_dropout(model)
         size = len(views) if self.config.model.one_pass else 1
         outputs = []
         for start in range(0, len(views), size):
             group = views[start : start + size]
-            with self._dropout(group, context, first_view + start):
-                whole = model(tf.concat(group, axis=0), training=True)
+            with self._masks(group, context, first_view + start) if drops else nullcontext():
+                whole = model(tf.concat(group, axis=0), training=context.training)
             parts = {name: tf.split(value, len(group)) for name, value in whole.items()}
             outputs += [{name: parts[name][i] for name in parts} for i in range(len(group))]
         return outputs
 
-    def head_objective(self, views: list[tf.Tensor]) -> Objective:
+    def head_objective(self, views: Views, *, training: bool = True) -> Objective:
         """What views teach the concentration head while the encoder stands still.
 
         The encoder is in inference mode and gets no gradient. All views are one batch for the head:
@@ -313,7 +422,7 @@ class Method(abc.ABC):
         frozen = self.frozen_outputs(tf.concat(views, axis=0))
         mu = tf.split(tf.stop_gradient(frozen["mean_direction"]), len(views))
         head = self.encoder.get_layer("concentration_head")
-        kappa = head(tf.stop_gradient(frozen["head_inputs"]), training=True)
+        kappa = head(tf.stop_gradient(frozen["head_inputs"]), training=training)
         cosines = [losses.cosine(mu[0], other) for other in mu[1:]]
         return Objective({}, [cosines[0], *cosines], tf.split(kappa, len(views)))
 
@@ -322,15 +431,14 @@ class Method(abc.ABC):
         return models.frozen_outputs(self.encoder)(views, training=False)
 
     @property
-    def _dimension(self) -> int:
+    def dimension(self) -> int:
+        """Length d of the mean direction."""
         return self.encoder.output["mean_direction"].shape[-1]
 
-    def _dropout(
-        self, views: list[tf.Tensor], context: StepContext, first_view: int
-    ) -> contextlib.AbstractContextManager[None]:
-        """Drops units, if the configuration asks for it, by seeds of these views."""
-        if not self.config.model.dropout:
-            return contextlib.nullcontext()
+    def _masks(
+        self, views: Views, context: StepContext, first_view: int
+    ) -> AbstractContextManager[None]:
+        """Drops units by seeds of these views."""
         rows = tf.shape(views[0])[0]
         positions = distribute.replica_id() * rows + tf.range(rows)
         seed, step = context.seed[0], context.seed[1]

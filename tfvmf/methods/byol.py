@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import ml_collections
 
-from tfvmf.lazy import lazy_import
-from tfvmf.methods.base import Method, Objective, StepContext, concentrations
+from tfvmf.methods.base import (
+    Method,
+    Objective,
+    StepContext,
+    Views,
+    concentrations,
+    distribute,
+    losses,
+    models,
+    tf,
+)
 from tfvmf.methods.simsiam import SimSiam, aligned, predict
 from tfvmf.settings import Setting
-
-if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
-
-    from tfvmf import distribute, losses, models
-else:
-    tf, distribute, losses, models = lazy_import(
-        "tensorflow", "tfvmf.distribute", "tfvmf.losses", "tfvmf.models"
-    )
 
 
 class BYOL(Method):
@@ -41,38 +40,35 @@ class BYOL(Method):
     }
     term_names: ClassVar[tuple[str, ...]] = ("regression",)
     relative_cost: ClassVar[float] = 1.3  # the target sees both views too, without a gradient
+    follows_epochs: ClassVar[bool] = True
     kappa_note = SimSiam.kappa_note
 
-    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
-        super().__init__(config, num_classes=num_classes)
-        self.models["encoder"] = self.build_encoder(concentration=self.probabilistic)
+    def build_parts(self) -> None:
+        """The predictor, and the target: a copy of the encoder without its concentration."""
         self.models["predictor"] = models.build_predictor(
-            config.model.dimension, hidden=config.model.hidden
+            self.dimension, hidden=self.config.model.hidden
         )
-        self.models["target"] = self.build_encoder(concentration=False)
+        target = self.models["target"] = models.copy_without_concentration(self.encoder)
         self._online = models.with_projection(self.encoder)
+        source = models.without_concentration(self.encoder)
+        target.set_weights(source.get_weights())
         # A weight of the target, and the encoder's.
-        self._averaged: list[tuple[keras.Variable, keras.Variable]] = []
-        for layer in (config.model.backbone, "direction_head"):
-            target, source = self.models["target"].get_layer(layer), self.encoder.get_layer(layer)
-            target.set_weights(source.get_weights())
-            self._averaged += zip(
-                target.trainable_variables, source.trainable_variables, strict=True
-            )
-        self.models["target"].trainable = False
+        self._averaged = list(
+            zip(target.trainable_variables, source.trainable_variables, strict=True)
+        )
+        for variable in target.trainable_variables:  # of the optimizer; the layers stay in training
+            variable.trainable = False
 
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
         """Batch norm at the end of the projector, where the settings ask for it."""
         return {**super().head_options(config), "output_norm": config.byol.output_norm}
 
-    def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
-    ) -> Objective:
+    def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""
         online = self.encode(views, context, model=self._online)
         slow = self.encode(views, context, model=self.models["target"])
-        predicted = predict(self, online)
+        predicted = predict(self, online, context)
         targets = [tf.stop_gradient(view["mean_direction"]) for view in reversed(slow)]
         pairs = list(zip(predicted, targets, strict=True))
         regression = tf.add_n([losses.squared_distance(p, target) for p, target in pairs])

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import ml_collections
 
-from tfvmf.lazy import lazy_import
-from tfvmf.methods.base import Method, Objective, StepContext
+from tfvmf.methods.base import Method, Objective, StepContext, Views, distribute, losses, tf
 from tfvmf.settings import AGGREGATIONS, Setting
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from tfvmf import distribute, losses
-else:
-    tf, distribute, losses = lazy_import("tensorflow", "tfvmf.distribute", "tfvmf.losses")
 
 
 class MCInfoNCE(Method):
@@ -31,18 +23,12 @@ class MCInfoNCE(Method):
     relative_cost: ClassVar[float] = 1.3  # 64 samples: benchmarks/mc_infonce.py
     explicit: ClassVar[bool] = False
 
-    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
-        super().__init__(config, num_classes=num_classes)
-        self.models["encoder"] = self.build_encoder(concentration=True)
-
     @classmethod
     def default_concentration(cls, config: ml_collections.ConfigDict) -> float:
         """The dimension: samples of kappa = softplus(0) are all but uniform and teach nothing."""
         return float(config.model.dimension)
 
-    def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
-    ) -> Objective:
+    def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""
         first, second = self.encode(views, context)
         mu_1, mu_2 = first["mean_direction"], second["mean_direction"]

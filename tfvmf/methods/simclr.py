@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-import ml_collections
-
-from tfvmf.lazy import lazy_import
-from tfvmf.methods.base import Method, Objective, StepContext, concentrations
+from tfvmf.methods.base import (
+    Method,
+    Objective,
+    StepContext,
+    Views,
+    concentrations,
+    distribute,
+    losses,
+    tf,
+)
 from tfvmf.settings import Setting
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from tfvmf import distribute, losses
-else:
-    tf, distribute, losses = lazy_import("tensorflow", "tfvmf.distribute", "tfvmf.losses")
 
 
 class SimCLR(Method):
@@ -27,13 +26,7 @@ class SimCLR(Method):
     }
     term_names: ClassVar[tuple[str, ...]] = ("contrastive",)
 
-    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
-        super().__init__(config, num_classes=num_classes)
-        self.models["encoder"] = self.build_encoder(concentration=self.probabilistic)
-
-    def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
-    ) -> Objective:
+    def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""
         outputs = self.encode(views, context)
         first, second = (losses.copies(view["mean_direction"], 3) for view in outputs)

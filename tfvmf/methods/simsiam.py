@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import ml_collections
 
-from tfvmf.lazy import lazy_import
-from tfvmf.methods.base import Method, Objective, StepContext, concentrations
+from tfvmf.methods.base import (
+    Method,
+    Objective,
+    StepContext,
+    Views,
+    concentrations,
+    losses,
+    models,
+    tf,
+)
 from tfvmf.settings import Setting
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from tfvmf import losses, models
-else:
-    tf, losses, models = lazy_import("tensorflow", "tfvmf.losses", "tfvmf.models")
 
 
 class SimSiam(Method):
@@ -33,12 +34,10 @@ class SimSiam(Method):
     term_names: ClassVar[tuple[str, ...]] = ("regression",)
     kappa_note = "kappa was taught by the cosine of a prediction with its target"
 
-    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
-        super().__init__(config, num_classes=num_classes)
-        self.models["encoder"] = self.build_encoder(concentration=self.probabilistic)
-        dimension = config.model.dimension
-        hidden = max(1, dimension // config.simsiam.bottleneck)
-        self.models["predictor"] = models.build_predictor(dimension, hidden=hidden)
+    def build_parts(self) -> None:
+        """The predictor."""
+        hidden = max(1, self.dimension // self.config.simsiam.bottleneck)
+        self.models["predictor"] = models.build_predictor(self.dimension, hidden=hidden)
         self._online = models.with_projection(self.encoder)
 
     @classmethod
@@ -46,12 +45,10 @@ class SimSiam(Method):
         """Two hidden layers, and batch norm at the end of the projector."""
         return {**super().head_options(config), "hidden_layers": 2, "output_norm": True}
 
-    def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
-    ) -> Objective:
+    def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""
         online = self.encode(views, context, model=self._online)
-        predicted = predict(self, online)
+        predicted = predict(self, online, context)
         targets = [view["mean_direction"] for view in reversed(online)]
         pairs = list(zip(predicted, targets, strict=True))
         regression = tf.add_n([0.5 * losses.negative_cosine(p, target) for p, target in pairs])
@@ -60,13 +57,14 @@ class SimSiam(Method):
         )
 
 
-def predict(method: Method, online: list[dict[str, tf.Tensor]]) -> list[tf.Tensor]:
+def predict(method: Method, online: list[dict[str, tf.Tensor]], context: StepContext) -> Views:
     """The predictor on the projections of the views, in as many passes: directions [B, d]."""
     predictor = method.models["predictor"]
     projections = [view["projection"] for view in online]
+    training = context.training
     if not method.config.model.one_pass:
-        return [predictor(projection, training=True) for projection in projections]
-    return tf.split(predictor(tf.concat(projections, axis=0), training=True), len(online))
+        return [predictor(projection, training=training) for projection in projections]
+    return tf.split(predictor(tf.concat(projections, axis=0), training=training), len(online))
 
 
 def aligned(predicted: list[tf.Tensor], targets: list[tf.Tensor]) -> list[tf.Tensor]:

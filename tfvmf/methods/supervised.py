@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import ml_collections
 
-from tfvmf.errors import UserError
-from tfvmf.lazy import lazy_import
-from tfvmf.methods.base import Method, Objective, StepContext
-
-if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
-else:
-    keras, tf = lazy_import("keras", "tensorflow")
+from tfvmf.methods.base import Method, Objective, StepContext, Views, keras, tf
 
 
 class Supervised(Method):
@@ -26,17 +18,10 @@ class Supervised(Method):
     needs_labels: ClassVar[bool] = True
     probabilistic: ClassVar[bool] = False
 
-    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
-        if num_classes < 2:
-            raise UserError(
-                f"method supervised needs labels of at least 2 classes, and data source "
-                f"{config.data.source!r} has {num_classes}: choose a labeled source"
-            )
-        super().__init__(config, num_classes=num_classes)
-        encoder = self.build_encoder(concentration=False)
-        features = keras.Input(encoder.output["features"].shape[1:], name="features")
-        logits = keras.layers.Dense(num_classes, dtype="float32", name="logits")(features)
-        self.models["encoder"] = encoder
+    def build_parts(self) -> None:
+        """The classifier."""
+        features = keras.Input(self.encoder.output["features"].shape[1:], name="features")
+        logits = keras.layers.Dense(self.num_classes, dtype="float32", name="logits")(features)
         self.models["classifier"] = keras.Model(features, logits, name="classifier")
 
     @classmethod
@@ -44,9 +29,12 @@ class Supervised(Method):
         """No direction head: trained with labels, the features themselves are compared."""
         return {"dimension": None}
 
-    def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
-    ) -> Objective:
+    @classmethod
+    def trained_outputs(cls) -> tuple[str, ...]:
+        """The features alone."""
+        return ("features",)
+
+    def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""
         (outputs,) = self.encode(views, context)
         logits = self.models["classifier"](outputs["features"])

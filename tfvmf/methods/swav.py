@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import ml_collections
 
 from tfvmf.errors import UserError
-from tfvmf.lazy import lazy_import
-from tfvmf.methods.base import Method, Objective, StepContext, ViewKind, concentrations
+from tfvmf.methods.base import (
+    Method,
+    Objective,
+    StepContext,
+    ViewKind,
+    Views,
+    concentrations,
+    data,
+    distribute,
+    losses,
+    models,
+    tf,
+)
 from tfvmf.settings import Setting
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from tfvmf import data, distribute, losses, models
-else:
-    tf, distribute, losses, models = lazy_import(
-        "tensorflow", "tfvmf.distribute", "tfvmf.losses", "tfvmf.models"
-    )
 
 
 class SwAV(Method):
@@ -48,14 +49,15 @@ class SwAV(Method):
         "local_crop_max": Setting(0.2, "largest local crop, as a share of the area"),
     }
     term_names: ClassVar[tuple[str, ...]] = ("prediction",)
+    follows_epochs: ClassVar[bool] = True
 
-    def __init__(self, config: ml_collections.ConfigDict, *, num_classes: int = 0) -> None:
-        super().__init__(config, num_classes=num_classes)
-        self.models["encoder"] = self.build_encoder(concentration=self.probabilistic)
+    def build_parts(self) -> None:
+        """The prototypes."""
+        config = self.config.swav
         self.prototypes = models.Prototypes(
-            config.swav.num_prototypes, queue_length=config.swav.queue_length, name="prototypes"
+            config.num_prototypes, queue_length=config.queue_length, name="prototypes"
         )
-        self.prototypes.build((None, config.model.dimension))
+        self.prototypes.build((None, self.dimension))
         self.models["prototypes"] = self.prototypes
 
     @classmethod
@@ -74,8 +76,7 @@ class SwAV(Method):
         if not config.num_local_views:
             return [pair, *wide]
         try:
-            local = dataclasses.replace(
-                augmentation,
+            local = augmentation.changed(
                 size=config.local_size,
                 crop_min=config.local_crop_min,
                 crop_max=config.local_crop_max,
@@ -84,9 +85,7 @@ class SwAV(Method):
             raise UserError(f"--config.swav.local_*: {error}") from error
         return [pair, (local, config.num_local_views), *wide]
 
-    def objective(
-        self, views: list[tf.Tensor], labels: tf.Tensor | None, context: StepContext
-    ) -> Objective:
+    def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""
         pair, local = views[: self.num_views], views[self.num_views :]
         outputs = self.encode(pair, context)
@@ -138,6 +137,6 @@ class SwAV(Method):
             lambda: assign(tf.concat([batch, past], axis=0)),
             lambda: assign(batch),
         )
-        everyone = distribute.gather(tf.stop_gradient(directions))
-        self.prototypes.push(view, everyone)
+        if context.training:
+            self.prototypes.push(view, distribute.gather(tf.stop_gradient(directions)))
         return codes

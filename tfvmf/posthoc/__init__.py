@@ -8,12 +8,10 @@ _MODULES = {
     "Decision": "decision",
     "Familiarity": "familiarity",
     "FitKappa": "method",
-    "add_head": "foreign",
     "fit_kappa": "kappa",
-    "load_frozen": "foreign",
 }
 
-__all__ = ["Decision", "Familiarity", "FitKappa", "add_head", "fit_kappa", "load_frozen"]
+__all__ = ["Decision", "Familiarity", "FitKappa", "fit_kappa"]
 
 
 def __getattr__(name: str) -> Any:

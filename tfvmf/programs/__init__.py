@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         verbs = "\n".join(f"  {name:<10} {line}" for name, line in VERBS.items())
         print(_HELP.format(verbs=verbs, version=__version__))
         return 0
-    if verb in ("--version", "-version"):
+    if {"--version", "-version"} & {verb, *arguments}:
         print(f"tfvmf {__version__}")
         return 0
     from tfvmf.programs import cli
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in VERBS:
         found = f"name a verb: one of {', '.join(VERBS)}"
         if verb:
-            found = cli.unknown(f"verb {verb!r}", name, VERBS)
+            found = cli.unknown(f"verb {verb!r}", name, [*VERBS, "--help", "--version"])
         return cli.complain("tfvmf", f"{found} (see tfvmf --help)")
     program = importlib.import_module(f"tfvmf.programs.{name.replace('-', '_')}")
     return cli.run_program(f"tfvmf {name}", program, arguments)

@@ -1,5 +1,6 @@
 """What all programs share: flags, one-line errors with exit code 2, a quiet TensorFlow."""
 
+import ast
 import difflib
 import functools
 import os
@@ -17,8 +18,9 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from tfvmf.config import default_config, flatten
+from tfvmf.config import declared, default_config, flatten
 from tfvmf.errors import UserError
+from tfvmf.files import read_text
 from tfvmf.progress import printable
 from tfvmf.settings import MAX_PIXELS
 
@@ -35,7 +37,11 @@ _SHARED: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "download": (flags.DEFINE_bool, False, "download and prepare TFDS data sets that are missing"),
     "workdir": (flags.DEFINE_string, "", "run directory"),
     "output": (flags.DEFINE_string, "", "file or directory to write"),
-    "checkpoint": (flags.DEFINE_string, "", "one of the run's checkpoints; the newest by default"),
+    "checkpoint": (
+        flags.DEFINE_string,
+        "",
+        "of a run: step-110, 110 or a path; the newest by default",
+    ),
     "trust_model": (
         flags.DEFINE_bool,
         False,
@@ -65,7 +71,7 @@ def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
         try:
             if _HELP_FLAGS & set(arguments):
                 program.define(values, [name])
-                print(_help(program, values))
+                print(_help(program, values, full="--helpfull" in arguments))
                 return 0
             argv = _with_config_path([name, *arguments])
             program.define(values, argv)
@@ -143,6 +149,19 @@ def choose(what: str, value: str, choices: Iterable[str]) -> str:
     if value not in choices:
         raise UserError(unknown(what, value, choices))
     return value
+
+
+def check_run(name: str) -> pathlib.Path:
+    """The directory of a run, refused before TensorFlow is imported if it is none."""
+    path = pathlib.Path(name).expanduser()
+    if read_text(path / "config.json") is not None:
+        return path
+    if path.is_file():
+        raise UserError(f"{name} is a file: expected the directory of a run")
+    runs = [entry.parent.name for entry in path.parent.glob("*/config.json")]
+    near = difflib.get_close_matches(path.name, runs, n=1, cutoff=0.5)
+    hint = f"did you mean {path.parent / near[0]}?" if near else "`tfvmf train` makes one"
+    raise UserError(f"{name} is not a run directory (no config.json): {hint}")
 
 
 def listed(value: str) -> tuple[str, ...]:
@@ -276,6 +295,10 @@ def _parse(values: flags.FlagValues, argv: list[str], slots: tuple[str, ...]) ->
     except flags.UnrecognizedFlagError as error:
         raise UserError(_unknown_flag(values, error.flagname)) from error
     except flags.Error as error:
+        enum = re.match(r"flag (--\w+=)(.*): value should be one of <(.*)>", str(error), re.DOTALL)
+        if enum:
+            choices = filter(None, enum[3].split("|"))
+            raise UserError(unknown(enum[1] + enum[2], enum[2], choices)) from error
         raise UserError(f"{error} (--help lists the flags)") from error
     free = [slot for slot in slots if not values[slot].present]
     for slot, value in zip(free, given, strict=False):
@@ -323,6 +346,12 @@ def _with_config_path(argv: list[str]) -> list[str]:
 def _config_path(name: str) -> str:
     """The file of a config; a file that is there wins over a name."""
     if pathlib.Path(name).is_file():
+        try:
+            defined = ast.parse(pathlib.Path(name).read_bytes()).body
+        except (SyntaxError, ValueError) as error:
+            raise UserError(f"--config={name} is not a Python file: {error}") from error
+        if "get_config" not in {getattr(each, "name", "") for each in defined}:
+            raise UserError(f"--config={name} has no function get_config(), see configs/")
         return name
     what = f"--config={name}: there is no such file, and the name"
     if name not in config_names():
@@ -330,8 +359,8 @@ def _config_path(name: str) -> str:
     return str(CONFIGS / f"{name}.py")
 
 
-def _help(program: Any, values: flags.FlagValues) -> str:
-    """The docstring of a program, and its flags."""
+def _help(program: Any, values: flags.FlagValues, *, full: bool) -> str:
+    """The docstring of a program, its flags, the configs, and if `full` all settings."""
     lines = [(program.__doc__ or "").strip(), "", "Flags:"]
     for name in sorted(values):
         flag = values[name]
@@ -341,4 +370,15 @@ def _help(program: Any, values: flags.FlagValues) -> str:
             text += f" (default: {flag.default})"
         lines.append(f"  {shown}")
         lines.extend(textwrap.wrap(text, 96, initial_indent="      ", subsequent_indent="      "))
+    if "config" in values:
+        lines += ["", "Configs, --config=NAME:"]
+        for name in config_names():
+            text = ast.get_docstring(ast.parse((CONFIGS / f"{name}.py").read_bytes())) or ""
+            lines.append(f"  {name:<18} {text.splitlines()[0]}")
+        more = "" if full else f"; tfvmf {program.__name__.split('.')[-1]} --helpfull lists them"
+        lines += ["", f"Settings, --config.NAME=VALUE{more.replace('_', '-')}"]
+        for key, setting in declared().items() if full else ():
+            lines.append(f"  --config.{key}={setting.default}")
+            text = setting.meaning + (f": {', '.join(setting.choices)}" if setting.choices else "")
+            lines += textwrap.wrap(text, 96, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)

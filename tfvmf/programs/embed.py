@@ -31,6 +31,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     del argv
     cli.define_shared(
         values,
+        "checkpoint",
         "data_dir",
         "download",
         "max_pixels",
@@ -63,6 +64,7 @@ def main(values: flags.FlagValues) -> None:
                 values.model,
                 values.data,
                 values.output or pathlib.Path(place, "shown.parquet"),
+                checkpoint=values.checkpoint,
                 data_dir=values.data_dir,
                 download=values.download,
                 sort=values.sort,

@@ -11,6 +11,7 @@ MODEL, or --workdir, is the run; DATA is labeled data to measure it on, the run'
 MODEL may also be the .keras file of an encoder (`tfvmf export --keras` writes one); then name DATA.
 """
 
+import dataclasses
 import functools
 import pathlib
 from typing import Any
@@ -41,7 +42,8 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         data="labeled data to measure on; what the run is judged on by default",
         output="directory of the results; <run>/eval by default, <run>/eval-<data> with DATA",
         data_dir="where TFDS finds prepared data sets, if not where the run found them",
-        max_images="how many test images, for a quick look; 0 for all",
+        max_images="a sample of so many test images, for a quick look, whose results go to a "
+        "directory of their own; 0 for all",
     )
     new = cli.definers(values)
     asked = "; ".join(f"{name}: {text}" for name, text in evaluation.describe_suites().items())
@@ -49,8 +51,8 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     new.string(
         "score",
         "",
-        "measures of uncertainty, separated by commas, the main one first: kappa, feature_norm, "
-        "agreement, ensemble, dropout; what suits the run by default",
+        "measures of uncertainty, separated by commas, the main one first: "
+        f"{', '.join(evaluation.SCORES)}; what suits the run by default",
     )
     new.integer("num_passes", 16, "forward passes of --score=dropout", lower_bound=2)
     new.integer("num_views", 8, "views of --score=agreement and --suite=agreement", lower_bound=2)
@@ -81,9 +83,12 @@ def main(values: flags.FlagValues) -> None:
         raise UserError(f"--workdir={values.workdir}: the run is already named, {values.model}")
     from tfvmf import evaluation
 
-    evaluation.check_names(values.suite)  # before TensorFlow, which takes seconds to import
-    cli.import_tensorflow()
-    subject = _load(values, pathlib.Path(values.model or values.workdir or cli.DEFAULT_RUN))
+    # What is misspelled shows before TensorFlow, which takes seconds to import.
+    names = evaluation.check_names(values.suite)
+    if values.all_checkpoints and names not in (["all"], ["cifar10c"]):
+        raise UserError(
+            f"--all_checkpoints runs the suite cifar10c: leave out --suite={values.suite}"
+        )
     options = evaluation.Options(
         max_images=values.max_images,
         scores=cli.listed(values.score),
@@ -94,11 +99,14 @@ def main(values: flags.FlagValues) -> None:
         cache_corrupted=values.cache_corrupted,
         in_source=values.in_source,
         ood_sources=cli.listed(values.ood_sources),
-        supervised=_load_supervised(values),
     )
+    cli.import_tensorflow()
+    subject = _load(values, pathlib.Path(values.model or values.workdir or cli.DEFAULT_RUN))
+    options = dataclasses.replace(options, supervised=_load_supervised(values))
     if values.all_checkpoints:
         evaluation.along_training(subject, options)
-        print(f"\nalong training: {subject.directory_for('cifar10c')}")
+        place = subject.sample(options.max_images).directory_for("cifar10c")
+        print(f"\nalong training: {place}")
     else:
         evaluation.evaluate(subject, values.suite, options)
 

@@ -2,14 +2,15 @@
 
   tfvmf export runs/mine --output=models/mine
   tfvmf export runs/mine --output=models/mine --calibrate_on=test --reject_below=0.05
-  tfvmf export runs/mine folder:/my/images --output=models/mine
+  tfvmf export runs/mine --output=models/mine --calibrate_on=folder:/production/sample
+  tfvmf export runs/mine --output=models/mine --checkpoint=step-110
 
 Signatures serving_default (uint8 images) and serving_bytes (JPEG or PNG) give mean_direction,
-concentration and features; calibrated, also confidence and accept. DATA are images to calibrate on,
-by default those of the run. See docs/serving.md.
+concentration and features; calibrated, also confidence and accept. DATA is the same as
+--calibrate_on=DATA. See docs/serving.md.
 """
 
-import pathlib
+import shlex
 
 from absl import flags
 
@@ -30,14 +31,15 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         "trust_model",
         model=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
         output="directory of versions; required",
-        data="images to calibrate on; the run's by default",
+        data="images to calibrate on, if --calibrate_on does not name them",
         data_dir="where TFDS finds prepared data sets, if not where the run found them",
     )
     new = cli.definers(values)
     new.string(
         "calibrate_on",
         "",
-        "split of the data (test, the default with DATA) whose kappas give confidence and accept",
+        "images whose kappas give confidence and accept: a split of the run's data (test), or "
+        "other data (folder:/path, npz:/path, a TFDS name), of which all images count",
     )
     new.float(
         "reject_below", None, "with --calibrate_on: accept is false below this confidence; 0.05"
@@ -49,23 +51,23 @@ def main(values: flags.FlagValues) -> None:
     """Exports, says what to do next."""
     if not values.output:
         raise UserError("--output is missing: name a directory for the versions of the model")
-    calibrate_on = values.calibrate_on or ("test" if values.data else "")
-    if values.reject_below is not None and not calibrate_on:
+    if values.reject_below is not None and not (values.calibrate_on or values.data):
         raise UserError("--reject_below needs --calibrate_on: a split of the run's data, as test")
+    model = cli.check_run(values.model or cli.DEFAULT_RUN)
 
     cli.import_tensorflow()
     from tfvmf import serving
     from tfvmf.training import run_directory
 
-    model = pathlib.Path(values.model or cli.DEFAULT_RUN)
-    if values.download and calibrate_on:
+    if values.download and (values.calibrate_on or values.data):
         config, _ = run_directory.read(model)
-        cli.download(values, [values.data or config.data.source], data_dir=config.data.data_dir)
+        _, source = serving.calibration_data(config, values.calibrate_on, values.data)
+        cli.download(values, [source], data_dir=config.data.data_dir)
     path = serving.export_model(
         model,
         values.output,
         checkpoint=values.checkpoint,
-        calibrate_on=calibrate_on,
+        calibrate_on=values.calibrate_on,
         data=values.data,
         reject_below=0.05 if values.reject_below is None else values.reject_below,
         data_dir=values.data_dir,
@@ -73,10 +75,19 @@ def main(values: flags.FlagValues) -> None:
         keras_file=values.keras,
         trust_model=values.trust_model,
     )
-    if serving.read_card(path)["image_size"] is None:
+    card = serving.read_card(path)
+    if card["image_size"] is None:
         print(f"exported: {path} (features in, not images)")
         return
+    if found := card["calibration"]:
+        print(f"calibrated on {found['images']:,} images: {found['source']}, {found['split']}")
     if not (path / "assets.extra" / "tf_serving_warmup_requests").exists():
         print("no warm-up requests: install tensorflow-serving-api and export again to have them")
-    print(f"exported: {path}")
+    print(f"exported: {path} (for TensorFlow Serving {serving.oldest_server(path)} or later)")
+    place, inside = shlex.quote(f"{path.parent.resolve()}:/models/tfvmf"), "/models/tfvmf"
+    print(
+        f"serve: docker run --rm -p 8500:8500 -p 8501:8501 -v {place} tensorflow/serving "
+        f"--model_config_file={inside}/models.config --enable_batching "
+        f"--batching_parameters_file={inside}/batching_parameters.txt"
+    )
     print(f"next: tfvmf embed {values.output} FOLDER --output=out.npz")

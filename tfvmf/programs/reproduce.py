@@ -2,15 +2,19 @@
 
   tfvmf reproduce table3 --budget=digits
   tfvmf reproduce table1 --budget=cpu --data_dir=DIR --dry_run
+  tfvmf reproduce all --budget=cpu --data_dir=DIR --seeds=3
 
 Experiments: table1 (Spearman correlations), table2 (foreign images), table3 (frameworks), table4
 (dimensions), table5 (networks, of the appendix), pearson (of the appendix), figure1 (the
 distribution), figure2 (examples and failures), figure3 (further augmentations), figure4 (along
-training). Budgets: digits (minutes, needs no data), cpu (hours, CIFAR-10), paper (its settings).
+training), and all of them, which share their runs. Budgets: digits (minutes, needs no data), cpu
+(hours, CIFAR-10), paper (its settings, needs a GPU).
 
 Prints the plan first: which runs it needs, and how long each will take. Stopped and started again,
-it continues from where it was.
+it continues from where it was. Writes Markdown, CSV, LaTeX and a picture of each experiment.
 """
+
+import textwrap
 
 from absl import flags
 
@@ -34,22 +38,30 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         seed="of all runs; 0 by default",
     )
     new = cli.definers(values)
-    new.string("experiment", "", f"what to make: {', '.join(EXPERIMENTS)}")
+    new.string("experiment", "", f"what to make: {', '.join(EXPERIMENTS)}, or all")
     new.string("budget", "digits", f"how much to spend: {', '.join(BUDGETS)}")
     new.bool("dry_run", False, "print the plan, and stop")
+    new.integer(
+        "seeds", 1, "repeat with so many seeds; gives mean and standard deviation", lower_bound=1
+    )
+    new.string(
+        "results",
+        "",
+        "directory of measured results: those of the same settings count, new ones are added",
+    )
     new.enum("strategy", "default", ["default", "mirrored"], "train on one device, or on all")
 
 
 def main(values: flags.FlagValues) -> None:
     """Makes what was asked for, says where it is."""
     if not values.experiment:
-        raise UserError(f"name the experiment: one of {', '.join(EXPERIMENTS)}")
-    cli.choose(f"experiment {values.experiment!r}", values.experiment, EXPERIMENTS)
+        raise UserError(f"name the experiment: one of {', '.join(EXPERIMENTS)}, or all")
+    cli.choose(f"experiment {values.experiment!r}", values.experiment, [*EXPERIMENTS, "all"])
     cli.choose(f"--budget={values.budget}", values.budget, BUDGETS)
     budget, seed = BUDGETS[values.budget], values.seed or 0
     name = budget.name + (f"-seed{seed}" if seed else "")
     if not values.dry_run:
-        cli.download(values, sources(EXPERIMENTS[values.experiment], budget))
+        cli.download(values, sources(values.experiment, budget))
     cli.import_tensorflow()
     from tfvmf.reproduction import execute
     from tfvmf.reproduction.plan import Workspace
@@ -61,9 +73,10 @@ def main(values: flags.FlagValues) -> None:
         max_pixels=values.max_pixels,
         max_images=values.max_images,
         seed=seed,
+        seeds=values.seeds,
+        results=values.results,
         strategy=values.strategy,
     )
-    written = execute.reproduce(values.experiment, workspace, dry_run=values.dry_run)
-    if written:
-        print(f"\n{written[0].read_text(encoding='utf-8')}")
-        print("written: " + ", ".join(map(str, written)))
+    for written in execute.reproduce(values.experiment, workspace, dry_run=values.dry_run):
+        print(f"\n{textwrap.fill(written.title, 80)}\n\n{written.text}")
+        print("written: " + ", ".join(map(str, written.paths)))

@@ -3,16 +3,19 @@
   tfvmf train
   tfvmf train --method=simclr_vmf --strategy=mirrored
   tfvmf train --config=cifar10_cpu --data_dir=DIR --workdir=runs/mine
-  tfvmf train folder:/my/images --config=cifar10_cpu
+  tfvmf train folder:/my/photos --config.minutes=60
   tfvmf train --config=cifar10 --config.optimizer.learning_rate=0.1
 
-Every setting of tfvmf/config.py is a flag: --config.batch_size=128, --config.model.width=32, ...
+Every setting is a flag: --config.batch_size=128, --config.model.width=32; --helpfull lists them.
+Files that cannot be read are listed in broken.csv in the run directory. Up to 1 % are left out.
 """
 
 import os
 import pathlib
+import shlex
 
 from absl import flags
+from ml_collections import config_flags
 
 from tfvmf import methods
 from tfvmf.config import validate
@@ -23,7 +26,10 @@ ARGUMENTS = ("data",)
 
 def define(values: flags.FlagValues, argv: list[str]) -> None:
     """Defines the flags."""
-    cli.define_config(values, argv)
+    # Photographs are not digits: they may be mirrored, are larger, and are told by their colors.
+    endings = [argument.rpartition("=")[2] for argument in argv]
+    photos = any(ending.startswith("folder:") for ending in endings)
+    cli.define_config(values, argv, default="photos" if photos else "digits")
     cli.define_shared(
         values,
         "download",
@@ -34,8 +40,12 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         workdir="run directory; runs/<config>-<method> by default",
     )
     new = cli.definers(values)
-    new.string("method", "", "what is trained (overrides config.method)")
+    known = ", ".join(methods.METHODS)
+    new.string("method", "", f"what is trained (overrides config.method): {known}")
     new.string("strategy", "", "default, mirrored or multi_worker (overrides config.strategy)")
+    new.bool(
+        "strict", False, "do not train if any file is broken; otherwise up to 1 % are left out"
+    )
     new.bool("force_config", False, "continue in a directory whose run had other settings")
     new.integer(
         "logical_devices",
@@ -64,10 +74,13 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
 def main(values: flags.FlagValues) -> None:
     """Trains, says what to do next."""
     config = cli.checked_config(values.config)
+    chosen, settings = values["config"].present, config.name
     if values.data and values.data != config.data.source:
         named = cli.short_name(values.data)
-        config.name = f"{config.name}-{named}" if values["config"].present else named
+        config.name = f"{config.name}-{named}" if chosen else named
         config.data.source = values.data
+    elif "config.data.source" in values and "config.name" not in values and not chosen:
+        config.name = cli.short_name(config.data.source)
     config.method = values.method or config.method
     config.strategy = values.strategy or config.strategy
     config.data.data_dir = values.data_dir or config.data.data_dir
@@ -81,6 +94,8 @@ def main(values: flags.FlagValues) -> None:
 
     methods.check_name(config.method)
     validate(config)
+    if not chosen and (values.data or "config.data.source" in values):
+        print(f"settings: those of --config={settings}, as none is given")
     cli.download(
         values, (config.data.source, config.data.eval_source), data_dir=config.data.data_dir
     )
@@ -100,5 +115,19 @@ def main(values: flags.FlagValues) -> None:
         force_config=values.force_config,
         logical_devices=values.logical_devices,
         peer_timeout=values.peer_timeout,
+        strict=values.strict,
+        command=lambda epochs: _command(values, epochs),
     )
     print(f"trained: {workdir}\nnext: tfvmf evaluate {workdir}")
+
+
+def _command(values: flags.FlagValues, epochs: int) -> str:
+    """This command with a number of epochs instead of minutes."""
+    parts = ["tfvmf", "train", *([values.data] if values.data else [])]
+    for name in values:
+        if name == "config" and values[name].present:
+            path = pathlib.Path(config_flags.get_config_filename(values[name]))
+            parts.append(f"--config={path.stem if path.parent == cli.CONFIGS else path}")
+        elif values[name].present and name not in ("config", "config.minutes", "config.epochs"):
+            parts.append(values[name].serialize())
+    return shlex.join([*dict.fromkeys(parts), f"--config.epochs={epochs}"])

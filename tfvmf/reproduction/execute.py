@@ -9,83 +9,100 @@ from collections.abc import Iterable
 import keras
 
 from tfvmf import evaluation, training
+from tfvmf.data.sources import parse
 from tfvmf.reproduction import measure, reports, stand_ins
-from tfvmf.reproduction.experiments import EXPERIMENTS, Experiment, Task
-from tfvmf.reproduction.plan import Measurement, Plan, Training, Workspace, make_plan
+from tfvmf.reproduction.experiments import Task, named
+from tfvmf.reproduction.plan import Measurement, Training, Workspace, duration, make_plan
 from tfvmf.training import checkpoints, run_directory
 
 
-def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list[pathlib.Path]:
+def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list[reports.Written]:
     """Makes a table or figure of the paper.
 
     When called again it continues where it stopped: finished runs and measurements are reused.
 
     Args:
-        name: One of `EXPERIMENTS`.
+        name: One of `EXPERIMENTS`, or `all`.
         workspace: Budget, directory and choices.
-        dry_run: Only print the plan.
+        dry_run: Only print the plan, and check that the data are there.
 
     Returns:
-        The files that were written.
+        What was written, of each experiment.
 
     Raises:
         UserError: Something the user can fix.
         training.Interrupted: Ctrl-C or SIGTERM while training; the state was saved.
     """
-    experiment = EXPERIMENTS[name]
-    plan = make_plan(experiment, workspace)
-    print(f"{experiment.title}\n{workspace.description()}; in {workspace.directory}")
+    experiments = named(name)
+    title = experiments[0].title if len(experiments) == 1 else "All tables and figures"
+    plan = make_plan(workspace, *experiments)
+    print(f"{title}\n{workspace.description()}; in {workspace.directory}")
     print("\n".join(plan.lines()), flush=True)
+    _check_data(workspace, [run for run in plan.trainings if not run.finished], dry_run=dry_run)
     if dry_run:
         return []
-    if not all(run.finished for run in plan.trainings):
-        _prepare_data(workspace, plan.trainings)
-        for run in plan.trainings:
+    written = []
+    for experiment in experiments:
+        for run in make_plan(workspace, experiment).trainings:
             if not run.finished:
-                print(f"\n{run.label}:", flush=True)
+                whole = make_plan(workspace, *experiments)
+                number = 1 + sum(each.finished for each in whole.trainings)
+                count, left = len(whole.trainings), duration(whole.seconds)
+                print(f"\nrun {number} of {count}, {left} left: {run.label}", flush=True)
                 training.train(run.config, run.directory)
                 _forget()
-        plan = make_plan(experiment, workspace)
-    _claim_ensembles(workspace, experiment)
-    measure_missing(workspace, plan)
-    return reports.write(experiment, workspace, reports.Results(plan.measurements))
+        plan = make_plan(workspace, experiment)
+        measure_missing(plan.measurements)
+        found = [
+            reports.Results([item for item in plan.measurements if item.workspace == each])
+            for each in workspace.repetitions()
+        ]
+        written.append(reports.write(experiment, workspace, found))
+    return written
 
 
-def _prepare_data(workspace: Workspace, trainings: Iterable[Training]) -> None:
-    """Writes stand-ins, and loads all data: nothing is trained while some of it is missing."""
+def _check_data(workspace: Workspace, trainings: Iterable[Training], *, dry_run: bool) -> None:
+    """Loads all data: nothing is trained while some of it is missing. Writes the stand-ins.
+
+    In a dry run it writes nothing, and looks at the first image of a data set of TFDS only.
+    """
     wanted = {run.config.data.source: run.config for run in trainings}
-    size = workspace.budget.base.data.image_size
     for images in workspace.budget.sets:
         if not images.source and workspace.source(images) in wanted:
-            stand_ins.write(images.name, workspace.stand_in(images), size=size)
+            path, size = workspace.stand_in(images), workspace.budget.base.data.image_size
+            if dry_run:
+                del wanted[workspace.source(images)]
+            else:
+                stand_ins.write(images.name, path, size=size)
     for source, config in wanted.items():
+        first = "[:1]" if dry_run and parse(source)[1] == "tfds" else ""
         for split in (config.data.train_split, config.data.eval_split):
-            training.load_source(config, source, split)
+            training.load_source(config, source, f"{split}{first}")
 
 
-def _claim_ensembles(workspace: Workspace, experiment: Experiment) -> None:
-    """Writes the configuration of each ensemble, whose members were trained one by one."""
-    for task in experiment.tasks(workspace.budget):
-        if workspace.runs[task.run].num_members > 1 and not task.first_member:
-            directory = workspace.run_directory(task.run)
-            run_directory.write_or_check_config(directory, workspace.config(task.run), {})
-
-
-def measure_missing(workspace: Workspace, plan: Plan) -> None:
+def measure_missing(measurements: Iterable[Measurement]) -> None:
     """Makes the measurements that are missing, those of one run one after another."""
-    missing = [item for item in plan.measurements if not item.done]
+    missing = [item for item in measurements if not item.done]
     subject: evaluation.Subject | None = None
-    for item in sorted(missing, key=lambda item: (str(item.directory), item.step)):
-        print(f"\n{item.label}:", flush=True)
+    for number, item in enumerate(
+        sorted(missing, key=lambda item: (str(item.directory), item.step)), start=1
+    ):
+        left = duration(sum(each.seconds for each in missing if not each.done))
+        print(f"\nmeasurement {number} of {len(missing)}, {left} left: {item.label}", flush=True)
         clock = time.perf_counter()
         if subject is None or subject.workdir != item.directory:
             subject = None
             _forget()
             ensemble = item.key["score"] == "ensemble"
-            subject = _subject(workspace, item.directory, "" if ensemble else _checkpoint(item))
+            if ensemble:  # its members were trained one by one
+                config = item.workspace.config(item.task.run)
+                run_directory.write_or_check_config(item.directory, config, {})
+            place = "" if ensemble else _checkpoint(item)
+            subject = _subject(item.workspace, item.directory, place)
         elif subject.facts["step"] != item.step:
             subject = subject.at(_checkpoint(item))  # the same images
-        found = measure.MEASURES[item.task.kind](subject, _options(workspace, item.task))
+        options = _options(item.workspace, item.task)
+        found = measure.MEASURES[item.task.kind](subject.sample(options.max_images), options)
         item.keep(found, seconds=time.perf_counter() - clock)
     _forget()
 

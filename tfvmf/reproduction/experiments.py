@@ -47,6 +47,12 @@ class Budget:
     seconds_to_measure: float  # until the first image is measured
     images_per_second: float  # that are corrupted and measured
     timing: str  # where these times come from
+    needs_gpu: bool = False
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether the data sets are the paper's, so that its numbers may be drawn beside ours."""
+        return all(images.name == images.stands_for for images in self.sets)
 
     @functools.cached_property
     def base(self) -> ml_collections.FrozenConfigDict:
@@ -57,6 +63,7 @@ class Budget:
         """The settings that all runs share: those of simclr_vmf."""
         config = importlib.import_module(f"tfvmf.configs.{self.config}").get_config()
         config.method = "simclr_vmf"
+        config.data.reserve = 0.0  # the paper keeps none
         config.update_from_flattened_dict(dict(self.changes))
         return config
 
@@ -134,6 +141,7 @@ PAPER = Budget(
     seconds_to_measure=20.0,
     images_per_second=1600.0,
     timing="times assumed for one data-center GPU, never measured",
+    needs_gpu=True,
 )
 
 BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (DIGITS, CPU, PAPER)}
@@ -153,12 +161,12 @@ JITTER = {
     "augment.gray_probability": 0.3,
 }
 
-# Table 1 and its Pearson twin: run -> the paper's row.
+# Table 1 and its Pearson twin: run -> title, and the paper's row. The sign is the expected one.
 BASELINES = {
-    "simclr": "Model ensembles (+)",
-    "simclr-dropout": "MC dropout (+)",
-    "mc_infonce": "MCInfoNCE (-)",
-    "simclr_vmf": "Ours (-)",
+    "simclr": ("ensemble (+)", "Model ensembles (+)"),
+    "simclr-dropout": ("MC dropout (+)", "MC dropout (+)"),
+    "mc_infonce": ("MC-InfoNCE (-)", "MCInfoNCE (-)"),
+    "simclr_vmf": ("SimCLR + vMF (-)", "Ours (-)"),
 }
 # Table 3: the paper's column -> run.
 FRAMEWORKS = {name: f"{name}_vmf" for name in ("simclr", "simsiam", "byol", "swav")}
@@ -203,10 +211,15 @@ def all_runs(budget: Budget) -> dict[str, Run]:
     return {run.name: run for run in reversed(found)}
 
 
-def sources(experiment: "Experiment", budget: Budget) -> list[str]:
+def named(name: str) -> list["Experiment"]:
+    """The experiment of a name; `all` is all of them."""
+    return list(EXPERIMENTS.values()) if name == "all" else [EXPERIMENTS[name]]
+
+
+def sources(name: str, budget: Budget) -> list[str]:
     """The data sources that an experiment needs; stand-ins, which need no download, are not."""
-    runs = all_runs(budget)
-    found = [runs[task.run].images.source for task in experiment.tasks(budget)]
+    tasks = [task for experiment in named(name) for task in experiment.tasks(budget)]
+    found = [all_runs(budget)[task.run].images.source for task in tasks]
     return list(dict.fromkeys(filter(None, found)))
 
 

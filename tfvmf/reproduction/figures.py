@@ -64,29 +64,41 @@ def draw_bars(
 ) -> Figure:
     """Groups of bars under their labels; one panel for each {title: series}.
 
-    `line` is the value at which nothing was learned.
+    `line` is the value at which nothing was learned. Columns `<title>, sd` are error bars.
     """
     places, most = np.arange(len(labels)), max(map(len, panels.values()))
     width = min(12.0, max(6.0, 0.6 * len(labels) * max(1.0, 0.7 * most)))
     figure = Figure(figsize=(width, 2.0 + 1.4 * len(panels)))
     axes = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    marks = {"linestyle": "", "marker": "D", "markersize": 4, "color": "black"}
     for axis, (title, series) in zip(axes, panels.items(), strict=True):
         share = 0.8 / len(series)
         for number, bars in enumerate(series):
             shifted = places + (number - (len(series) - 1) / 2) * share
-            heights = columns[bars.column]
-            axis.bar(shifted, heights, width=0.9 * share, color=bars.color, label=bars.name)
+            heights, errors = columns[bars.column], columns.get(f"{bars.column}, sd")
+            look = {"width": 0.9 * share, "color": bars.color, "label": bars.name, "capsize": 2}
+            axis.bar(shifted, heights, yerr=errors, ecolor="#333333", **look)
             if bars.paper:
-                marks = columns[bars.paper]
-                axis.plot(shifted, marks, "D", markersize=4, color="black", label="paper")
+                axis.plot(shifted, columns[bars.paper], label="paper", **marks)
         axis.axhline(line, color=GRAY, linewidth=1.0)
         axis.margins(y=0.12)
         axis.grid(visible=False, axis="x")
-        axis.set_title(title, loc="left")
-    turned = {"rotation": 40, "ha": "right"} if len(labels) > 8 else {}
-    axes[-1].set_xticks(places, labels, **turned)
+        if title:  # of a panel with one series
+            printed = f", paper's {np.mean(columns[bars.paper]):+.2f}" if bars.paper else ""
+            axis.set_title(f"{title}: mean {np.mean(heights):+.2f}{printed}", loc="left")
+    if len(labels) > 8:
+        axes[-1].set_xticks(places, labels, rotation=40, ha="right")
+    else:
+        values = [f"\n{value:.3f}" if most == 1 else "" for value in heights]
+        axes[-1].set_xticks(places, [a + b for a, b in zip(labels, values, strict=True)])
     figure.supylabel(axis_label, fontsize=9)
-    _legend(axes)
+    pairs = [zip(*axis.get_legend_handles_labels(), strict=True) for axis in axes]
+    once = {name: handle for handle, name in itertools.chain(*pairs)}  # each name once
+    names = sorted(once, key=lambda name: name == "paper")
+    axes[0].legend(
+        [once[name] for name in names], names, loc="lower right", bbox_to_anchor=(1.0, 1.0),
+        ncols=len(names), borderaxespad=0.2,
+    )  # fmt: skip
     return figure
 
 
@@ -94,29 +106,32 @@ def draw_lines(columns: Columns, *, ends: Mapping[str, float]) -> Figure:
     """Accuracy (left) and mean correlation (right) by epoch.
 
     Args:
-        columns: `method`, `epoch`, `accuracy: linear`, `mean Spearman`.
+        columns: `method`, `epoch`, `accuracy: linear`, `mean Spearman`; with ` sd`, error bars.
         ends: {method: the paper's correlation at the end of training}.
     """
     methods = [name for name in dict.fromkeys(columns["method"]) if not name.startswith("paper")]
     colors = dict(zip(methods, (GRAY, BLUE, ORANGE), strict=True))
-    figure = Figure(figsize=(9, 3.2))
-    axes = figure.subplots(1, 2)
+    figure = Figure(figsize=(9, 4.8))
+    axes, legends = figure.subplots(2, 2, gridspec_kw={"height_ratios": (1, 0.6)})
+    unknown = [None] * len(columns["method"])
     for axis, title in zip(axes, ("accuracy: linear", "mean Spearman"), strict=True):
-        rows = list(zip(columns["method"], columns["epoch"], columns[title], strict=True))
+        kept = (columns[title], columns.get(f"{title}, sd", unknown))
+        rows = list(zip(columns["method"], columns["epoch"], *kept, strict=True))
         for name, color in colors.items():
             points = [row[1:] for row in rows if row[0] == name and row[2] is not None]
             if points:
-                axis.plot(*zip(*points, strict=True), "o-", color=color, label=name)
+                epochs, values, errors = zip(*points, strict=True)
+                spread = None if None in errors else errors
+                axis.errorbar(epochs, values, spread, marker="o", color=color, label=name)
         axis.set_xlabel("epoch")
     for name, value in ends.items():
-        axes[1].axhline(value, color=colors[name], linestyle=":", linewidth=1.2)
-        axes[1].annotate(
-            f"paper, 1000 epochs: {value:.2f}", (1.0, value), ha="right", va="bottom",
-            xycoords=("axes fraction", "data"), fontsize=8, color=colors[name],
-        )  # fmt: skip
+        label = f"the paper's {name}, epoch 1000: {value:.2f}"
+        axes[1].axhline(value, color=colors[name], linestyle=":", linewidth=1.2, label=label)
     axes[0].set_title("accuracy of a linear probe", loc="left")
     axes[1].set_title("mean Spearman correlation of kappa with severity", loc="left")
-    axes[0].legend()
+    for axis, below in zip(axes, legends, strict=True):  # where no curve is
+        below.legend(*axis.get_legend_handles_labels(), loc="upper left")
+        below.axis("off")
     return figure
 
 
@@ -172,15 +187,14 @@ def draw_images_and_failures(
     for row, (name, entry) in enumerate(rows):
         for column, (image, kappa) in enumerate(zip(entry["images"], entry["kappa"], strict=True)):
             axis = figure.add_subplot(grid[row, column])
-            _show(axis, image, f"{kappa:.2f}")
+            level = "clean: " if column == 0 else f"severity {column}: "
+            _show(axis, image, f"{level if row >= 2 else ''}{kappa:.2f}")
             if column == 0:
                 axis.set_ylabel(name, fontsize=8)
                 axis.axis("on")
                 axis.spines[:].set_visible(False)
             if row == 0 and column == 0:
                 axis.set_title("A: kappa below the images", loc="left")
-            if row == 2:
-                axis.set_title("clean" if column == 0 else f"severity {column}", fontsize=8)
     axis = figure.add_subplot(grid[:, -1])
     axis.grid(visible=False)
     plots.draw_groups(
@@ -199,20 +213,9 @@ def draw_images_and_failures(
     return figure
 
 
-def _legend(axes: np.ndarray) -> None:
-    """What all panels show, each name once, above the first one."""
-    pairs = [zip(*axis.get_legend_handles_labels(), strict=True) for axis in axes]
-    once = {name: handle for handle, name in reversed([*itertools.chain(*pairs)])}
-    names = list(reversed(once))
-    axes[0].legend(
-        [once[name] for name in names], names, loc="lower right", bbox_to_anchor=(1.0, 1.0),
-        ncols=len(names), borderaxespad=0.2,
-    )  # fmt: skip
-
-
 def _show(axis: Axes, image: Any, caption: str) -> None:
     axis.imshow(np.array(image, np.uint8), interpolation="nearest")
     axis.set_xticks([])
     axis.set_yticks([])
-    axis.set_xlabel(caption, fontsize=8, labelpad=2)
+    axis.set_xlabel(caption, fontsize=7.5, labelpad=2)
     axis.spines[:].set_visible(False)

@@ -23,14 +23,14 @@ def corruption(subject: Subject, options: Options) -> dict[str, Any]:
     """Tables 1, 3, 4 and 5, Figures 3 and 4: correlations with severity, by corruption."""
     results, _, _ = measure_corruption(subject, options)
     kept = ("mean_spearman", "mean_pearson", "mean_per_image", "spearman", "pearson", "mean_score")
-    return {name: results[name] for name in (*kept, "corruptions", "images")}
+    return {name: results[name] for name in (*kept, "corruptions")} | {"images": subject.test.size}
 
 
 def accuracy(subject: Subject, options: Options) -> dict[str, Any]:
     """Figure 4: top-1 accuracy of a linear probe and of nearest neighbors on the features."""
-    train_labels, test_labels = subject.labels("accuracy", limit=options.max_images)
+    train_labels, test_labels = subject.labels("accuracy")
     bank = subject.embed(subject.train)["features"]
-    queries = subject.embed(subject.test, limit=options.max_images)["features"]
+    queries = subject.embed(subject.test)["features"]
     k = subject.settings["monitor.neighbors"]
     predicted = {
         "linear": linear_probe(subject).predict(queries),
@@ -42,8 +42,8 @@ def accuracy(subject: Subject, options: Options) -> dict[str, Any]:
 
 def failure(subject: Subject, options: Options) -> dict[str, Any]:
     """Figure 2B: kappa of correct and of wrong predictions of a linear probe."""
-    _, labels = subject.labels("failure", limit=options.max_images)
-    embeddings = subject.embed(subject.test, limit=options.max_images)
+    _, labels = subject.labels("failure")
+    embeddings = subject.embed(subject.test)
     kappa = subject.main_score(subject.test, embeddings, options)
     wrong = linear_probe(subject).predict(embeddings["features"]) != labels
     return {
@@ -66,7 +66,7 @@ def out_of_distribution(subject: Subject, options: Options) -> dict[str, Any]:
 def examples(subject: Subject, options: Options) -> dict[str, Any]:
     """Figure 2A: the most and least certain images, and one from mild to severe corruption."""
     source = subject.test
-    kappa = subject.embed(source, limit=options.max_images)["concentration"]
+    kappa = subject.embed(source)["concentration"]
     order = np.argsort(-kappa)
     typical = order[len(order) // 2 :][:1]  # not one that makes a point
     image, number = source.take(typical), int(typical[0])
@@ -93,7 +93,7 @@ def spread(subject: Subject, options: Options) -> dict[str, Any]:
     The quantiles are over the clean test images and their copies under every corruption at the
     greatest severity.
     """
-    clean = subject.test.images(0, min(options.max_images, subject.test.size))
+    clean = subject.test.images()
     severity = SEVERITIES[-1]
     conditions = {"clean": clean} | {name: corrupt(clean, name, severity) for name in CORRUPTIONS}
     kappa = np.stack([subject.embedder(images)["concentration"] for images in conditions.values()])

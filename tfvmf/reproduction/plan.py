@@ -2,15 +2,18 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
+import math
 import pathlib
 import statistics
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import ml_collections
+import tensorflow as tf
 
-from tfvmf.config import validate
+from tfvmf.config import flatten, validate
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, frost_source
 from tfvmf.errors import UserError
 from tfvmf.files import read_text, write_json
@@ -31,7 +34,10 @@ class Workspace:
     max_pixels: int = 0  # larger images are refused; 0 for the default
     max_images: int = 0  # number of test images that are measured; 0 for the budget's
     seed: int = 0  # of all runs
+    seeds: int = 1  # so many times, with this seed and the following ones
+    repetition: int = 0  # the number of these runs among them
     strategy: str = "default"  # of all runs
+    results: str = ""  # directory of results that count as measured, and that new ones go to
 
     @property
     def root(self) -> pathlib.Path:
@@ -48,9 +54,28 @@ class Workspace:
         """All runs by name."""
         return all_runs(self.budget)
 
+    def repetitions(self) -> "list[Workspace]":
+        """This workspace for each of its seeds."""
+        return [
+            dataclasses.replace(self, seed=self.seed + number, repetition=number)
+            for number in range(self.seeds)
+        ]
+
     def run_directory(self, name: str) -> pathlib.Path:
-        """The directory of a run."""
-        return self.root / "runs" / name
+        """The directory of a run; those of the first seed are called as where there is but one."""
+        mark = f"-seed{self.seed}" if self.repetition else ""
+        return self.root / "runs" / f"{name}{mark}"
+
+    def fingerprint(self, *names: str) -> str:
+        """A hash of all settings of runs that their results depend on."""
+        settings = []
+        for name in filter(None, names):
+            config = self.config(name)
+            config.data.source = self.runs[name].images.name  # not the place of a stand-in
+            flat = flatten(config).items()
+            settings.append({k: v for k, v in flat if k not in run_directory.MAY_DIFFER})
+        text = json.dumps(settings, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def config(self, name: str) -> ml_collections.ConfigDict:
         """The configuration of a run."""
@@ -81,10 +106,12 @@ class Workspace:
     def description(self) -> str:
         """What every output says about how it was made."""
         config, home = self.budget.base, self.budget.sets[0]
+        last = self.seed + self.seeds - 1
+        seeds = f" {last}" if self.seeds == 1 else f"s {self.seed} to {last}"
         return (
             f"budget {self.budget.name}: {home.description}, {config.model.backbone} of width "
             f"{config.model.width}, {config.data.image_size}x{config.data.image_size} pixels, "
-            f"{config.epochs} epochs, {self.images:,} test images, seed {self.seed}"
+            f"{config.epochs} epochs, {self.images:,} test images, seed{seeds}"
         )
 
 
@@ -122,13 +149,27 @@ class Measurement:
 
     task: Task
     label: str  # in the plan
+    workspace: Workspace  # with the seed of the run
     directory: pathlib.Path  # of the run
     step: int  # of the checkpoint
     epoch: float  # of the checkpoint
     key: dict[str, Any]  # everything that the result depends on, apart from the run
-    path: pathlib.Path  # of the result
     seconds: float  # estimated
     expected_seconds: float  # by the times of the budget alone
+
+    @property
+    def paths(self) -> list[pathlib.Path]:
+        """The files that keep the result: next to the run, and in `--results` if that is given.
+
+        A name there has a hash of the settings of the run.
+        """
+        name = f"{self.task.kind}-{self.step}.json"
+        paths = [self.directory / "eval" / "reproduce" / name]
+        if self.workspace.results:
+            settings = self.workspace.fingerprint(self.task.run, self.task.supervised)
+            name = f"{self.task.kind}-{self.task.run}-{self.step}-{settings}.json"
+            paths.append(pathlib.Path(self.workspace.results).expanduser() / name)
+        return paths
 
     @property
     def done(self) -> bool:
@@ -137,21 +178,26 @@ class Measurement:
 
     def read(self) -> dict[str, Any] | None:
         """The kept result, or None if there is none with this key."""
-        entry = _read_kept(self.path)
-        return entry["results"] if entry and entry["key"] == self.key else None
+        for path in self.paths:
+            entry = _read_kept(path)
+            if entry and entry["key"] == self.key:
+                return entry["results"]
+        return None
 
     def keep(self, results: dict[str, Any], *, seconds: float) -> None:
-        """Writes a result and the time that it took next to the run."""
+        """Writes a result and the time that it took next to the run, and to `--results`."""
         times = {"seconds": seconds, "expected_seconds": self.expected_seconds}
-        write_json(self.path, {"key": self.key, **times, "results": results})
+        for path in self.paths:
+            write_json(path, {"key": self.key, **times, "results": results})
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything that an experiment is made of, finished or not."""
+    """Everything that experiments are made of, finished or not."""
 
     trainings: list[Training]
     measurements: list[Measurement]
+    note: str = ""  # about the times
 
     @property
     def seconds(self) -> float:
@@ -160,87 +206,131 @@ class Plan:
         return sum(left) + sum(run.seconds for run in self.trainings)
 
     def lines(self) -> Iterator[str]:
-        """The plan as text."""
-        labels = [run.label for run in self.trainings] + [item.label for item in self.measurements]
-        width = max(map(len, labels))
-        for run in self.trainings:
-            state = "finished, reused"
-            if not run.finished:
-                start = f"continues from step {run.step:,}" if run.step else "to be trained"
-                state = f"{start}, {duration(run.seconds)} ({run.pace})"
-            yield f"  train    {run.label:{width}}  {run.total_steps:>7,} steps: {state}"
-        for item in self.measurements:
-            state = "done, reused" if item.done else f"to be measured, {duration(item.seconds)}"
-            yield f"  measure  {item.label:{width}}  {item.key['images']:>7,} images: {state}"
-        yield f"Total: {duration(self.seconds)}."
+        """The plan as text: one line for all checkpoints, members and seeds of a run."""
+        runs, items = _grouped(self.trainings), _grouped(self.measurements)
+        width = max(map(len, [*runs, *items]))
+        paces = {run.pace for run in self.trainings if not run.finished}
+        for label, trainings in runs.items():
+            left, state = [run for run in trainings if not run.finished], "finished, reused"
+            if left:
+                at = f"continues from step {left[0].step:,}" if left[0].step else "to be trained"
+                pace = f" ({left[0].pace})" if len(paces) > 1 else ""
+                state = f"{at}, {duration(sum(run.seconds for run in left))}{pace}"
+            amount = f"{trainings[0].total_steps:,} steps"
+            yield f"  train    {label:{width}} {_times(left, trainings)}{amount:>14}: {state}"
+        for label, measurements in items.items():
+            missing, state = [item for item in measurements if not item.done], "done, reused"
+            if missing:
+                state = f"to be measured, {duration(sum(item.seconds for item in missing))}"
+            amount = f"{measurements[0].key['images']:,} images"
+            yield f"  measure  {label:{width}} {_times(missing, measurements)}{amount:>14}: {state}"
+        same = f", {paces.pop()}" if len(paces) == 1 else ""
+        yield f"Total: {duration(self.seconds)}{same}.{self.note}"
 
 
-def make_plan(experiment: Experiment, workspace: Workspace) -> Plan:
-    """Compares what an experiment needs with what exists. Trains nothing and needs no data."""
+_Item = TypeVar("_Item", Training, Measurement)
+
+
+def _grouped(items: Iterable[_Item]) -> dict[str, list[_Item]]:
+    """Items by the first part of their labels: what follows is a member, a seed, a checkpoint."""
+    groups: dict[str, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(item.label.partition(",")[0], []).append(item)
+    return groups
+
+
+def _times(left: Sequence[_Item], items: Sequence[_Item]) -> str:
+    if len(items) == 1:
+        return " " * 5
+    some = f"{len(left)} of " if 0 < len(left) < len(items) else ""
+    return f"{some}{len(items)} x".rjust(5)
+
+
+def make_plan(workspace: Workspace, *experiments: Experiment) -> Plan:
+    """Compares what experiments need with what exists. Trains nothing and needs no data."""
     estimator = make_estimator(workspace.budget, workspace.root)
-    tasks = experiment.tasks(workspace.budget)
     trainings: dict[pathlib.Path, Training] = {}
-    for task in tasks:
-        for name in filter(None, (task.run, task.supervised)):
-            for run in _trainings(workspace, estimator, name, first_member=task.first_member):
-                trainings.setdefault(run.directory, run)
-    measurements = [
-        measurement
-        for task in tasks
-        for measurement in _measurements(workspace, estimator, trainings, task)
-    ]
-    return Plan(list(trainings.values()), measurements)
+    measurements: dict[pathlib.Path, Measurement] = {}
+    needed: set[pathlib.Path] = set()
+    for each in workspace.repetitions():
+        for task in (task for each_of in experiments for task in each_of.tasks(each.budget)):
+            used: list[Training] = []
+            for name in filter(None, (task.run, task.supervised)):
+                used += _trainings(each, estimator, name, trainings, task.first_member)
+            for item in _measurements(each, estimator, used[0], task):
+                measurements.setdefault(item.paths[0], item)
+                if not item.done:
+                    needed.update(run.directory for run in used)
+    # A run that is not there is not needed where all that is measured of it is known.
+    kept = [run for run in trainings.values() if run.finished or run.directory in needed]
+    note = ""
+    if math.isnan(estimator.training):
+        note = (
+            " This budget needs a GPU, and TensorFlow sees none here: how long it takes is known "
+            "once a run has begun. --budget=cpu is made for a machine like this."
+        )
+    return Plan(kept, list(measurements.values()), note)
 
 
 def duration(seconds: float) -> str:
-    """A time as text: 45 s, 3.5 min, 12.0 h."""
+    """A time as text: 45 s, 12 min, 3 h 10 min."""
+    if math.isnan(seconds):
+        return "time unknown"
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _trainings(
-    workspace: Workspace, estimator: "Estimator", name: str, *, first_member: bool
+    workspace: Workspace,
+    estimator: "Estimator",
+    name: str,
+    known: dict[pathlib.Path, Training],
+    first_member: bool,
 ) -> Iterator[Training]:
-    """The trainings of a run: one, or one per member of an ensemble (or only the first)."""
+    """The trainings of a run: one, or one per member of an ensemble (or only the first).
+
+    `known` has those that were looked at before, and gets the new ones.
+    """
     run, config, place = workspace.runs[name], workspace.config(name), workspace.run_directory(name)
-    parts = [(name, place, config)]
+    seed = f", seed {workspace.seed}" if workspace.seeds > 1 else ""
+    parts = [(f"{name}{seed}", place, config)]
     if run.num_members > 1:
         parts = [
-            (f"{name}, member {n + 1}", run_directory.member(place, n), member_config(config, n))
+            (f"{name}, member {1 + n}{seed}", run_directory.member(place, n), each)
             for n in range(1 if first_member else run.num_members)
+            for each in [member_config(config, n)]
         ]
     for label, directory, settings in parts:
-        images = run.images.train_images
-        if read_text(directory / "config.json") is not None:
-            images = run_directory.check(directory, settings).get("train_images", images)
-        total = settings.epochs * (images // settings.batch_size)
-        newest = checkpoints.latest(directory)
-        step = checkpoints.step_of(newest) if newest else 0
-        seconds, pace = estimator.train(settings, directory, max(0, total - step))
-        yield Training(label, directory, settings, step, total, seconds, pace)
+        if directory not in known:
+            images = run.images.train_images
+            if read_text(directory / "config.json") is not None:
+                images = run_directory.check(directory, settings).get("train_images", images)
+            total = settings.epochs * (images // settings.batch_size)
+            newest = checkpoints.latest(directory)
+            step = checkpoints.step_of(newest) if newest else 0
+            seconds, pace = estimator.train(settings, directory, max(0, total - step))
+            known[directory] = Training(label, directory, settings, step, total, seconds, pace)
+        yield known[directory]
 
 
 def _measurements(
-    workspace: Workspace,
-    estimator: "Estimator",
-    trainings: Mapping[pathlib.Path, Training],
-    task: Task,
+    workspace: Workspace, estimator: "Estimator", run: Training, task: Task
 ) -> Iterator[Measurement]:
-    """The measurements of a task: one, or one per checkpoint."""
-    directory = workspace.run_directory(task.run)
-    ensemble = workspace.runs[task.run].num_members > 1
-    first = run_directory.member(directory, 0) if ensemble else directory
-    run = trainings[first]  # all members of an ensemble end at the same step
-    if task.first_member:
-        directory = first
+    """The measurements of a task: one, or one per checkpoint of its run.
+
+    Of an ensemble `run` is the first member: all of them end at the same step.
+    """
     score, passes = _effort(workspace, task)
+    seed = f", seed {workspace.seed}" if workspace.seeds > 1 else ""
     for step in run.checkpoint_steps() if task.every_checkpoint else [run.total_steps]:
-        place = f" at step {step:,}" if task.every_checkpoint else ""
+        place = f", step {step:,}" if task.every_checkpoint else ""
         yield Measurement(
             task=task,
-            label=f"{task.kind} of {task.run}{place}",
-            directory=directory,
+            label=f"{task.kind} of {task.run}{place}{seed}",
+            workspace=workspace,
+            directory=run.directory if task.first_member else workspace.run_directory(task.run),
             step=step,
             epoch=step * run.config.epochs / run.total_steps,
             key={
@@ -251,7 +341,6 @@ def _measurements(
                 "passes": workspace.budget.num_passes,
                 "frost": frost_source(),
             },
-            path=directory / "eval" / "reproduce" / f"{task.kind}-{step}.json",
             seconds=estimator.measure(run.config, passes),
             expected_seconds=Estimator(workspace.budget).measure(run.config, passes),
         )
@@ -310,6 +399,8 @@ class Estimator:
         if own:
             return start + steps * own, "measured pace of this run"
         source = self.budget.timing if self.training == 1.0 else "the pace of other runs here"
+        if math.isnan(self.training):
+            return math.nan, "without an estimate"
         step = self.training * self.budget.seconds_per_step * self.step_cost(config)
         return start + steps * step, f"estimated from {source}"
 
@@ -342,10 +433,13 @@ def make_estimator(budget: Budget, directory: pathlib.Path) -> Estimator:
             paces.append(pace / (budget.seconds_per_step * plain.step_cost(config)))
     kept = list(filter(None, map(_read_kept, directory.glob("runs/**/eval/reproduce/*.json"))))
     taken, expected = (sum(e[key] for e in kept) for key in ("seconds", "expected_seconds"))
+    # A GPU's times say nothing about another machine.
+    blind = budget.needs_gpu and not tf.config.list_physical_devices("GPU")
+    usual = math.nan if blind else 1.0
     return Estimator(
         budget,
-        training=statistics.median(paces) if paces else 1.0,
-        measuring=taken / expected if expected else 1.0,
+        training=statistics.median(paces) if paces else usual,
+        measuring=taken / expected if expected else usual,
     )
 
 

@@ -1,4 +1,4 @@
-"""From measured numbers to Markdown, CSV and a picture, with the paper's numbers next to ours."""
+"""From measured numbers to Markdown, CSV, LaTeX and a picture, beside the paper's numbers."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ _LABELS = [name.replace("_", " ") for name in CORRUPTIONS]
 
 
 class Results:
-    """The results of an experiment's measurements, all of which have been made."""
+    """The results of all measurements of one seed."""
 
     def __init__(self, measurements: Sequence[Measurement]) -> None:
         self._found: dict[tuple[str, str], list[tuple[float, dict[str, Any]]]] = {}
@@ -55,29 +55,89 @@ class Report:
     draw: Callable[[figures.Columns], Figure]  # of the table's columns
 
 
-def write(experiment: Experiment, workspace: Workspace, results: Results) -> list[pathlib.Path]:
-    """Writes `<experiment>.md`, `.csv` and `.png`; returns their paths."""
-    report = _REPORTS[experiment.name](workspace, results)
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """An experiment's files, and its table for a terminal."""
+
+    title: str
+    text: str
+    paths: list[pathlib.Path]
+
+
+def write(experiment: Experiment, workspace: Workspace, results: Sequence[Results]) -> Written:
+    """Writes `<experiment>.md`, `.csv`, `.tex` and `.png`; `results` are those of each seed."""
+    reports = [_REPORTS[experiment.name](workspace, found) for found in results]
+    shown, numbers = _combine([report.table for report in reports])
     title = f"{experiment.title} (budget {workspace.budget.name})"
     kinds = {task.kind for task in experiment.tasks(workspace.budget)}
     corrupted = "" if kinds <= {"ood", "accuracy", "failure"} else f" Corrupted images: {SOURCE}."
     description = workspace.description()
     sentences = [f"{description[0].upper()}{description[1:]}.{corrupted}", PAPER]
+    if len(results) > 1:
+        sentences.append(
+            f"Mean ± standard deviation over {len(results)} seeds; images are those of the first."
+        )
     provenance: dict[str, Cell] = {
         "budget": workspace.budget.name,
         "data": workspace.budget.sets[0].name,
         "epochs": workspace.budget.base.epochs,
         "images": workspace.images,
+        **({"seeds": len(results)} if len(results) > 1 else {}),
     }
-    paths = [workspace.root / f"{experiment.name}.{ending}" for ending in ("md", "csv", "png")]
-    page, table, picture = paths
-    cells = zip(*report.table.rows, strict=True)
-    columns = dict(zip(report.table.columns, cells, strict=True))
-    figures.write(picture, title, "\n".join(sentences), lambda: report.draw(columns))
-    write_text(table, report.table.csv(beside=provenance))
-    shown = Picture(picture.name, title)
-    write_text(page, Page(title, [*sentences, shown, report.table, *report.notes]).markdown())
-    return paths
+    endings = ("md", "csv", "tex", "png")
+    paths = [workspace.root / f"{experiment.name}.{ending}" for ending in endings]
+    page, table, latex, picture = paths
+    columns = dict(zip(numbers.columns, zip(*numbers.rows, strict=True), strict=True))
+    below = "\n".join(each for each in sentences if each is not PAPER or workspace.budget.is_papers)
+    figures.write(picture, title, below, lambda: reports[0].draw(columns))
+    write_text(table, numbers.csv(beside=provenance))
+    write_text(latex, shown.latex())
+    drawn = Picture(picture.name, title)
+    write_text(page, Page(title, [*sentences, drawn, shown, *reports[0].notes]).markdown())
+    return Written(title, shown.text(), paths)
+
+
+def _combine(tables: Sequence[Table]) -> tuple[Table, Table]:
+    """The tables of several seeds as one to be shown, with `mean ± sd`, and one of numbers.
+
+    There a column whose numbers differ between seeds is followed by a column `<title>, sd`.
+    """
+    first, parts = tables[0], [[*table.rows, *table.footer] for table in tables]
+    if len(tables) == 1:
+        return first, first
+    cells = [[_spread(values) for values in zip(*rows)] for rows in zip(*parts)]  # noqa: B905
+    varied = [any(sd is not None for _, sd in column) for column in zip(*cells, strict=True)]
+    shown: list[list[Cell]] = [
+        [mean if sd is None else f"{mean:{first.form}} ± {sd:{first.form}}" for mean, sd in row]
+        for row in cells
+    ]
+    numbers: list[list[Cell]] = [
+        [value for pair, both in zip(row, varied, strict=True) for value in pair[: 1 + both]]
+        for row in cells
+    ]
+    titles = [
+        title + end
+        for title, both in zip(first.columns, varied, strict=True)
+        for end in ("", ", sd")[: 1 + both]
+    ]
+    words = [
+        any(isinstance(cell[0], str) for cell in column) for column in zip(*cells, strict=True)
+    ]
+    sides, count = "".join("l" if text else "r" for text in words), len(first.rows)
+    return (
+        dataclasses.replace(first, rows=shown[:count], footer=shown[count:], align=sides),
+        dataclasses.replace(first, columns=titles, rows=numbers[:count], footer=numbers[count:]),
+    )
+
+
+def _spread(values: Sequence[Any]) -> tuple[Any, float | None]:
+    """Mean and standard deviation of numbers that differ; otherwise what all say, and None."""
+    different = list(dict.fromkeys(values))
+    if len(different) == 1 or None in different:
+        return different[0], None
+    if any(isinstance(value, str) for value in different):
+        return "; ".join(map(str, different)), None
+    return float(np.mean(values)), float(np.std(values, ddof=1))
 
 
 def baselines(
@@ -86,12 +146,12 @@ def baselines(
     """Table 1 and its Pearson twin: one row per corruption, four methods next to the paper's."""
     columns: dict[str, Mapping[str, float]] = {}
     panels: dict[str, list[Bars]] = {}
-    for run, row in experiments.BASELINES.items():
-        ours, theirs = f"tfvmf: {row}", f"paper: {row}"
-        columns |= {ours: results(run, "corruption")[kind], theirs: printed[row]}
-        title = f"{row}: mean {_mean(columns[ours]):+.2f}, paper {_mean(printed[row]):+.2f}"
-        color = plots.BLUE if row.endswith("(-)") else plots.ORANGE
-        panels[title] = [Bars("tfvmf", ours, theirs, color)]
+    for run, (title, row) in experiments.BASELINES.items():
+        columns |= {title: results(run, "corruption")[kind], f"paper: {title}": printed[row]}
+        rises = title.endswith("(+)")
+        name = "variance, should rise" if rises else "kappa, should fall"
+        color = plots.ORANGE if rises else plots.BLUE
+        panels[title] = [_series(workspace, title, name=name, color=color)]
     draw = _bars(_LABELS, panels, f"{kind.capitalize()} correlation")
     notes = [
         "(+) and (-) are the expected signs: variance should grow with corruption, kappa should "
@@ -112,11 +172,10 @@ def out_of_distribution(workspace: Workspace, results: Results) -> Report:
     """Table 2: one row per pair of data sets, three detectors next to the paper's."""
     detectors = {"f_res": "F_res", "kappa": "kappa", "f_res+kappa": "F_res + kappa"}
     colors = iter((plots.BLUE, plots.ORANGE, plots.GREEN))
-    series = [
-        Bars(title, f"tfvmf: {title}", f"paper: {title}", next(colors))
-        for title in detectors.values()
-    ]
-    columns = ["familiar", "foreign", *(c for bars in series for c in (bars.column, bars.paper))]
+    series = [_series(workspace, title, color=next(colors)) for title in detectors.values()]
+    columns = ["familiar", "foreign"]
+    for title in detectors.values():
+        columns += [title, f"paper: {title}"]
     rows: list[list[Cell]] = []
     budget, trained = workspace.budget, []
     for inside in budget.sets:
@@ -143,7 +202,10 @@ def out_of_distribution(workspace: Workspace, results: Results) -> Report:
             "place of the paper's pairs: the paper's numbers are of other images."
         )
     draw = _bars([f"{row[0]},\n{row[1]}" for row in rows], {"": series}, "AUROC", line=0.5)
-    table = Table(columns=[*columns, "the paper's pair"], rows=rows, form=".4f")
+    if budget.is_papers:  # the last column says the same as the first two
+        rows = [row[:-1] for row in rows]
+    titles = columns if budget.is_papers else [*columns, "the paper's pair"]
+    table = Table(columns=titles, rows=rows, form=".4f")
     return Report(table, notes, draw)
 
 
@@ -160,14 +222,14 @@ def means(
         values = results(run, "corruption")
         further = (values["mean_pearson"], values["mean_per_image"])
         rows.append([str(label), values["mean_spearman"], printed[label], *further])
-    labels = [f"{row[0]}\n{row[1]:.3f} ({row[2]:.3f})" for row in rows]
-    draw = _bars(labels, {"": [Bars("tfvmf", "tfvmf", "paper")]}, "mean Spearman correlation")
+    series = Bars("tfvmf", "tfvmf", "paper" if workspace.budget.is_papers else "")
+    draw = _bars([str(row[0]) for row in rows], {"": [series]}, "mean Spearman correlation")
     notes = [
         "Means over 18 corruptions of the correlation of six mean kappas with severity, which "
         "should be negative. Over all images: the correlation over every (image, severity) pair, "
         "which means of images hide."
     ]
-    columns = [first, "tfvmf", "paper", "tfvmf: Pearson", "tfvmf: over all images"]
+    columns = [first, "tfvmf", "paper", "Pearson", "over all images"]
     return Report(Table(columns=columns, rows=rows), notes, draw)
 
 
@@ -218,8 +280,8 @@ def images_and_failures(_: Workspace, results: Results) -> Report:
             rows.append([f"A: {name.replace('_', ' ')}, severity {severity}", kappa, None])
     notes = [
         "A: the test images of greatest and least kappa, and the one of median kappa from clean "
-        "(severity 0) to severe. B: predictions of a linear probe; p of Mann-Whitney's U over 50 "
-        "rounds of 100 draws from either group.",
+        "(severity 0) to severe. B: predictions of a linear probe; one-sided p of Mann-Whitney's "
+        "U over 50 rounds of 100 draws from either group.",
     ]
     if "note" in failure:
         notes.append(f"Note: {failure['note']}.")
@@ -228,14 +290,14 @@ def images_and_failures(_: Workspace, results: Results) -> Report:
     return Report(table, notes, draw)
 
 
-def augmentations(_: Workspace, results: Results) -> Report:
+def augmentations(workspace: Workspace, results: Results) -> Report:
     """Figure 3: one row per corruption, one column per set of augmentations."""
     columns, series = {}, []
     colors = iter((plots.GREEN, plots.BLUE, plots.ORANGE))
     for run, title in experiments.AUGMENTATIONS.items():
-        columns[f"tfvmf: {title}"] = results(run, "corruption")["spearman"]
-        printed = "paper: default" if title == "default" else ""
-        series.append(Bars(title, f"tfvmf: {title}", printed, next(colors)))
+        columns[title] = results(run, "corruption")["spearman"]
+        bars = _series(workspace, title, color=next(colors))
+        series.append(bars if title == "default" else dataclasses.replace(bars, paper=""))
     columns["paper: default"] = paper.TABLE_1["Ours (-)"]
     notes = [
         "Gaussian noise: sigma drawn below 0.25. Stronger color jitter: brightness, contrast and "
@@ -250,7 +312,7 @@ def augmentations(_: Workspace, results: Results) -> Report:
     return Report(_by_corruption(columns), notes, draw)
 
 
-def along_training(_: Workspace, results: Results) -> Report:
+def along_training(workspace: Workspace, results: Results) -> Report:
     """Figure 4: accuracy of three methods, correlation of two, by epoch."""
     methods = {
         "simclr": "SimCLR (deterministic)",
@@ -267,10 +329,11 @@ def along_training(_: Workspace, results: Results) -> Report:
         spearman = {epoch: found["mean_spearman"] for epoch, found in measured}
         for epoch, found in results.along(run, "accuracy"):
             accuracy = (found["linear"], found["knn"])
-            rows.append([method, float(epoch), *accuracy, spearman.get(epoch)])
+            whole = int(epoch) if epoch == int(epoch) else epoch
+            rows.append([method, whole, *accuracy, spearman.get(epoch)])
     share = paper.FAILURE["correct"] / (paper.FAILURE["correct"] + paper.FAILURE["wrong"])
-    rows.append(["paper: SimCLR + vMF", 1000.0, share, None, ends["simclr_vmf"]])
-    rows.append(["paper: MC-InfoNCE", 1000.0, None, None, ends["mc_infonce"]])
+    rows.append(["paper: SimCLR + vMF", 1000, share, None, ends["simclr_vmf"]])
+    rows.append(["paper: MC-InfoNCE", 1000, None, None, ends["mc_infonce"]])
     notes = [
         "Linear: a linear probe on the features; k-NN: a vote of "
         f"{results('simclr_vmf', 'accuracy')['neighbors']} neighbors.",
@@ -280,7 +343,7 @@ def along_training(_: Workspace, results: Results) -> Report:
         "accurate than MC-InfoNCE.",
     ]
     columns = ["method", "epoch", "accuracy: linear", "accuracy: k-NN", "mean Spearman"]
-    drawn = {methods[run]: value for run, value in ends.items()}
+    drawn = {methods[run]: end for run, end in ends.items() if workspace.budget.is_papers}
     draw = functools.partial(figures.draw_lines, ends=drawn)
     return Report(Table(columns=columns, rows=rows), notes, draw)
 
@@ -293,6 +356,13 @@ def _by_corruption(columns: Mapping[str, Mapping[str, float]]) -> Table:
     ]
     footer: list[Cell] = ["mean", *map(_mean, columns.values())]
     return Table(columns=["corruption", *columns], rows=rows, footer=[footer])
+
+
+def _series(workspace: Workspace, title: str, *, name: str = "", color: str = plots.BLUE) -> Bars:
+    """A column as bars; with the paper's numbers, if they are of the same data."""
+    return Bars(
+        name or title, title, f"paper: {title}" if workspace.budget.is_papers else "", color
+    )
 
 
 def _bars(

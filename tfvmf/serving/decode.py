@@ -1,37 +1,34 @@
 """Images to pixels inside a served graph, as training's Pillow reads them.
 
-Three parts, by plain tensor operations: decoding JPEG and PNG files, EXIF orientation, resizing.
-
-Files: TensorFlow's decoders raise an error that does not say which image of a batch is broken, and
-a graph cannot catch errors. A tf.data pipeline inside the graph can: what fails is left out, and
-what is missing afterwards has a position.
+Decoding: TensorFlow's decoders of JPEG and PNG raise an error that does not say which image of a
+batch is broken, and a graph cannot catch errors. A tf.data pipeline inside the graph can: what
+fails is left out, and what is missing afterwards has a position.
 
 Orientation: TensorFlow's JPEG decoder does not look at EXIF, and training does. Without it, a
 served model would see the pictures of many phones lying on their side.
 
 Resizing: a bicubic, anti-aliased resize is linear and separable. Images are multiplied by one
-matrix per side, rounded to whole gray levels in between, and come out as from Pillow. TensorFlow's
-own anti-aliased resize is an operation that other loaders (OpenVINO) do not have, and it does not
-round.
+matrix per side and rounded to whole gray levels after each, as in Pillow. TensorFlow's own resize
+is an operation that other loaders (OpenVINO) do not have, and it does not round.
 """
 
 from collections.abc import Callable
 
 import tensorflow as tf
 
-# An image larger than this could take a server's memory with a few bytes of request.
-MAX_PNG_PIXELS = 2**24
-MAX_JPEG_PIXELS = 2**26
+# More could take a server's memory with a few bytes of request.
+MAX_PNG_PIXELS, MAX_JPEG_PIXELS = 2**24, 2**26
+MAX_SCANS = 32  # of a JPEG of so many pixels; each is a pass over them, and encoders write up to 18
 
-_FINE, _UNKNOWN, _LARGE, _BROKEN = range(4)
+_FINE, _UNKNOWN, _LARGE, _SLOW, _BROKEN = range(5)
 _MESSAGES = (
     "",
     "neither a JPEG nor a PNG",
     f"too large (a PNG may have {MAX_PNG_PIXELS} pixels, a JPEG {MAX_JPEG_PIXELS})",
+    f"too slow to decode (pixels times scans may be {MAX_SCANS * MAX_JPEG_PIXELS})",
     "broken",
 )
-# EXIF: bytes in which the block must begin and give the orientation (cameras write it first of
-# all), entries that are read, the tag and its type.
+# EXIF: where the block must begin (cameras write it first), entries read, the tag and its type.
 _EXIF_HEAD, _EXIF_ENTRIES = 4096, 64
 _ORIENTATION_TAG, _SHORT = 0x0112, 3
 _SUPPORT = 2.0  # pixels, on the coarser side, to which a cubic reaches
@@ -63,9 +60,8 @@ def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
         tf.fill([count + 1], _BROKEN), positions[:, None], faults, name="faults"
     )
     first = tf.argmax(faults > _FINE)
-    message = tf.strings.join(
-        ["image ", tf.strings.as_string(first), " is ", tf.gather(_MESSAGES, faults[first])]
-    )
+    message = tf.gather(_MESSAGES, faults[first])
+    message = tf.strings.join(["image ", tf.strings.as_string(first), " is ", message])
     check = tf.debugging.Assert(tf.reduce_all(faults == _FINE), [message])
     with tf.control_dependencies([check]):
         return tf.ensure_shape(images[:-1], [None, size, size, 3])
@@ -97,7 +93,12 @@ def _decode_one(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _decode_jpeg(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     shape = tf.io.extract_jpeg_shape(content, output_type=tf.int64)
-    large = shape[0] * shape[1] > MAX_JPEG_PIXELS
+    pixels = shape[0] * shape[1]
+    # The marker of a scan. Inside of one, a zero follows every byte of 255.
+    parts = tf.raw_ops.StringSplitV2(input=content[None], sep=b"\xff\xda", maxsplit=2**20).values
+    scans = tf.size(parts, out_type=tf.int64) - 1
+    fault = tf.where(scans * pixels > MAX_SCANS * MAX_JPEG_PIXELS, _SLOW, _FINE)
+    fault = tf.where(pixels > MAX_JPEG_PIXELS, _LARGE, fault)
     # A JPEG much larger than needed is decoded at a fraction of its size, which is quick.
     surplus = tf.reduce_min(shape[:2]) // (2 * size)
     choice = tf.reduce_sum(tf.cast(surplus >= [2, 4, 8], tf.int32))
@@ -107,16 +108,19 @@ def _decode_jpeg(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, t
             content, channels=3, ratio=ratio, dct_method="INTEGER_ACCURATE"
         )
 
-    pixels = tf.switch_case(tf.where(large, 4, choice), [at(1), at(2), at(4), at(8), _nothing])
-    return tf.where(large, _LARGE, _FINE), pixels, jpeg_orientation(content)
+    choice = tf.where(fault > _FINE, 4, choice)
+    image = tf.switch_case(choice, [at(1), at(2), at(4), at(8), _nothing])
+    return fault, image, jpeg_orientation(content)
 
 
 def _decode_png(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    # Width and height are the first two fields of the first chunk, high bytes first.
-    header = tf.cast(tf.io.decode_raw(tf.strings.substr(content, 16, 8), tf.uint8), tf.int64)
-    weights = tf.constant([2**24, 2**16, 2**8, 1], tf.int64)
-    sides = tf.reduce_sum(tf.reshape(header, [2, 4]) * weights, axis=1)
-    large = tf.reduce_prod(tf.minimum(sides, MAX_PNG_PIXELS + 1)) > MAX_PNG_PIXELS
+    # Width and height are the first fields of the first chunk (the decoder would skip another one
+    # before it, which could say anything); from 2^31 on they are negative here.
+    header = tf.io.decode_raw(tf.strings.substr(content, 16, 8), tf.int32, little_endian=False)
+    sides = tf.cast(header, tf.int64)
+    large = (tf.reduce_min(sides) < 0) | (tf.reduce_prod(sides) > MAX_PNG_PIXELS)
+    named = tf.strings.substr(content, 12, 4) == b"IHDR"
+    fault = tf.where(named, tf.where(large, _LARGE, _FINE), _BROKEN)
 
     def decoded() -> tf.Tensor:
         # Of 16 bits the decoder keeps the high 8. Channels: gray, gray and alpha, RGB, RGBA.
@@ -124,7 +128,7 @@ def _decode_png(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         transparent = tf.shape(pixels)[2] % 2 == 0
         return tf.cond(transparent, lambda: _on_white(pixels), lambda: _rgb(pixels))
 
-    return tf.where(large, _LARGE, _FINE), tf.cond(large, _nothing, decoded)
+    return fault, tf.cond(fault > _FINE, _nothing, decoded)
 
 
 def _nothing() -> tf.Tensor:
@@ -159,13 +163,9 @@ def jpeg_orientation(content: tf.Tensor) -> tf.Tensor:
 
 def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     """Turns a square image [S, S, C] that was stored with an EXIF orientation upright."""
-
-    def is_one_of(*values: int) -> tf.Tensor:
-        return tf.reduce_any(orientation == values)
-
     image = tf.where(orientation > 4, tf.transpose(image, [1, 0, 2]), image)
-    image = tf.where(is_one_of(2, 3, 6, 7), image[:, ::-1], image)
-    return tf.where(is_one_of(3, 4, 7, 8), image[::-1], image)
+    image = tf.where(tf.reduce_any(orientation == [2, 3, 6, 7]), image[:, ::-1], image)
+    return tf.where(tf.reduce_any(orientation == [3, 4, 7, 8]), image[::-1], image)
 
 
 def _read_orientation(block: tf.Tensor) -> tf.Tensor:

@@ -3,24 +3,36 @@
 import io
 import os
 import pathlib
+import re
 
 import keras
 import ml_collections
 import numpy as np
 import tensorflow as tf
 from PIL import Image
+from tensorflow.core.protobuf import saved_model_pb2
 
 from tfvmf import training
 from tfvmf.errors import UserError
 from tfvmf.files import literal, scratch, write_json, write_text
 from tfvmf.methods import Method
-from tfvmf.posthoc.foreign import resources
+from tfvmf.models.backbones import resources
+from tfvmf.models.saved_model import refused_ops
 from tfvmf.progress import Progress
 from tfvmf.serving.loader import CARD_FILE, load_run, run_card, versions
 from tfvmf.serving.signatures import Calibration, build_signatures, calibrate, feature_signatures
 
 MODEL_NAME = "tfvmf"
 WARMUP_BATCHES = (1, 8, 64)
+_SPLIT = re.compile(r"(train|test|validation|all)\b(?!:).*")
+# The oldest TensorFlow whose C++ loader was seen to load an export, its version of graphs, and what
+# is younger among the operations that tfvmf trusts (from the lists of TensorFlow 2.12 and 2.21).
+_OLDEST, _OLDEST_GRAPHS = "2.12", 1395
+_YOUNGER = {
+    *("Conv", "DecodeWebP", "FFTND", "IFFTND", "IRFFTND", "RFFTND", "SegmentMaxV2", "SegmentMinV2"),
+    *("RaggedFillEmptyRows", "RaggedFillEmptyRowsGrad", "SparseSegmentMeanGradV2"),
+    *("SparseSegmentSqrtNGradV2", "SparseSegmentSumGradV2"),
+}
 _WARMUP_FILE = "tf_serving_warmup_requests"
 
 # Requests wait up to 2 ms for company. Never pad: a padded image is another image.
@@ -64,9 +76,9 @@ def export_model(
         output: Directory of versions: gets `<version>/`, and `models.config` and
             `batching_parameters.txt` when it has none. A version appears when it is complete.
         checkpoint: One of the run's checkpoints; the newest by default.
-        calibrate_on: Split of the data whose kappas give `confidence` and `accept`; "" leaves
-            these outputs out.
-        data: These data, as `tfvmf.data.load_source` takes them; the run's by default.
+        calibrate_on: Images whose kappas give `confidence` and `accept`: a split of `data`, or
+            other data, as `tfvmf.data.load_source` takes them. "" without `data`: no such outputs.
+        data: The data of this split; the run's by default.
         reject_below: `accept` is false below this confidence.
         data_dir: Where TFDS finds the data, if not where the run found it.
         max_pixels: Replaces the run's; larger images are refused.
@@ -86,12 +98,12 @@ def export_model(
     )
     if keras_file and resources(method.encoder):
         raise UserError(f"keras_file: the encoder of {model} is a SavedModel, not a Keras model")
+    calibrate_on, config.data.source = calibration_data(config, calibrate_on, data)
     if calibrate_on and method.takes == "features":
         raise UserError(f"calibrate_on={calibrate_on}: {model} takes features, not images")
     if data_dir:
         config.data.data_dir = os.fspath(data_dir)
     config.data.max_pixels = max_pixels or config.data.max_pixels
-    config.data.source = data or config.data.source
     calibration, card = None, run_card(config, method, step)
     if calibrate_on:
         calibration = _calibrate(config, method, calibrate_on, reject_below)
@@ -126,6 +138,34 @@ def export_model(
             if not (output / name).exists():
                 write_text(output / name, text)
         return publish(written, output)
+
+
+def oldest_server(version: str | os.PathLike[str]) -> str:
+    """The oldest TensorFlow Serving that can load an export, as far as its graph tells: `2.12`.
+
+    A server refuses a graph whose `min_consumer` is beyond its own version, or that has operations
+    which it does not know; unknown attributes it ignores, with a warning.
+    """
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((pathlib.Path(version) / "saved_model.pb").read_bytes())
+    graph = model.meta_graphs[0].graph_def
+    nodes = [graph.node, *(function.node_def for function in graph.library.function)]
+    used = {node.op for part in nodes for node in part}
+    old = graph.versions.min_consumer <= _OLDEST_GRAPHS and not used & _YOUNGER
+    if old and not refused_ops(version):
+        return _OLDEST
+    return ".".join(model.meta_graphs[0].meta_info_def.tensorflow_version.split(".")[:2])
+
+
+def calibration_data(
+    config: ml_collections.ConfigDict, calibrate_on: str, data: str
+) -> tuple[str, str]:
+    """The split ("" for no calibration) and the source that a run is calibrated on."""
+    if calibrate_on and not data and not _SPLIT.fullmatch(calibrate_on):
+        calibrate_on, data = "", calibrate_on
+    own = config.data.source
+    usual = "" if not data else "test" if data == own else "all"
+    return calibrate_on or usual, data or own
 
 
 def _calibrate(

@@ -16,7 +16,7 @@ import tensorflow as tf
 import tfvmf
 from tfvmf import training
 from tfvmf.data import Source
-from tfvmf.data.images import read_image, resize_image, run_all
+from tfvmf.data.images import raise_all, read_image, resize_image, run_all
 from tfvmf.errors import UserError
 from tfvmf.files import read_text
 from tfvmf.methods import Method
@@ -138,7 +138,7 @@ class EmbeddingModel:
                 name = f"images[{start + index}]"
                 pixels[index] = _read(images[start + index], size, max_pixels, name)
 
-            run_all(read_one, len(pixels))
+            raise_all(run_all(read_one, len(pixels)))
             return pixels
 
         return read, len(images)
@@ -158,7 +158,7 @@ def load(
             versions, for the newest, or of one version); or a `.keras` file of an encoder, from
             float images in [0, 1] to `features`, `mean_direction` and `concentration`. `~` is the
             home directory.
-        checkpoint: For a run: path of one of its checkpoints; the newest by default.
+        checkpoint: For a run: `step-110`, `110` or a path; the newest by default.
         image_size: For a `.keras` file that does not tell it: height and width of its images.
         trust_model: Load a SavedModel, be it the export or what a run's head was fitted to, even
             if it contains operations that could read or write files, use the network or run code.
@@ -285,6 +285,8 @@ def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
     except Exception as error:  # whatever the classes in the file raise
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{path} cannot be loaded by Keras: {reason}") from error
+    if isinstance(encoder, training.Contrastive):
+        encoder = encoder.encoder
     outputs = getattr(encoder, "output", None) if getattr(encoder, "built", False) else None
     outputs = outputs if isinstance(outputs, dict) else {}
     if missing := [name for name in OUTPUTS if name not in outputs]:

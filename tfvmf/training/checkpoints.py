@@ -61,7 +61,7 @@ class Checkpoints:
 
         A damaged one is reported, and the one before it is taken.
         """
-        path = newest_intact(self._workdir, report=self._chief)
+        path = latest(self._workdir, report=self._chief)
         if path is None:
             return 0
         try:
@@ -159,7 +159,7 @@ def _literal(path: str) -> Iterator[str]:
         yield os.path.join(place, os.path.basename(path))
 
 
-def newest_intact(workdir: pathlib.Path, *, report: bool = False) -> str | None:
+def latest(workdir: pathlib.Path, *, report: bool = False) -> str | None:
     """Path of the newest checkpoint that can be read; None before the first.
 
     Args:
@@ -195,13 +195,9 @@ def _partial(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def _publish(workdir: pathlib.Path, step: int, *, keep: int) -> None:
-    """Moves the checkpoint in `_partial` to its place, and removes what is no longer kept.
+    """Moves the checkpoint in `_partial` to its place; the newest `keep` stay.
 
-    Args:
-        workdir: The run directory.
-        step: The checkpoint's.
-        keep: How many of the newest stay. Those of later steps go: they are damaged, or the run
-            would have started from them.
+    Those of later steps go: they are damaged, or the run would have started from them.
     """
     place = directory(workdir)
     written = [path for path in (place / ".partial").iterdir() if step_of(path) == step]
@@ -247,11 +243,6 @@ def _reason(error: Exception) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-def latest(workdir: pathlib.Path) -> str | None:
-    """Path of a run's newest checkpoint that is not damaged, None before the first."""
-    return newest_intact(workdir)
-
-
 def load_method(
     workdir: str | os.PathLike[str],
     *,
@@ -262,8 +253,8 @@ def load_method(
 
     Args:
         workdir: The run directory.
-        checkpoint: Path of one of its checkpoints; by default the newest, or the one before if
-            that is damaged.
+        checkpoint: One of its checkpoints: `step-110`, `110` or the path; by default the newest,
+            or the one before if that is damaged.
         trust_model: See `tfvmf.load`.
 
     Returns:
@@ -271,16 +262,13 @@ def load_method(
     """
     workdir, checkpoint = pathlib.Path(workdir).expanduser(), os.fspath(checkpoint)
     config, facts = run_directory.read(workdir)
-    path = checkpoint or newest_intact(workdir, report=True)
+    path = _find(workdir, checkpoint) if checkpoint else latest(workdir, report=True)
     if path is None and config.ensemble.num_members > 1:
         raise UserError(
             f"{workdir} is an ensemble: name one of its members, {run_directory.member(workdir, 0)}"
         )
-    if path is None or not os.path.exists(f"{path}.index"):
-        raise UserError(
-            f"{workdir} has no checkpoint{' ' + checkpoint if checkpoint else ''}: "
-            "train it first (`tfvmf train`)"
-        )
+    if path is None:
+        raise UserError(f"{workdir} has no checkpoint: train it first (`tfvmf train`)")
     check_name(config.method)
     METHODS[config.method].locate(config, workdir, trust_model=trust_model)
     with building(seed=config.seed):  # in float32, whatever precision it was trained in
@@ -293,3 +281,14 @@ def load_method(
         name = f"--checkpoint={checkpoint}" if checkpoint else pathlib.Path(path).name
         raise UserError(f"{workdir}: {name} is damaged or of another run") from error
     return config, method, step_of(path)
+
+
+def _find(workdir: pathlib.Path, checkpoint: str) -> str:
+    """The path of the checkpoint of a run that is called `step-110`, `110` or by its path."""
+    path = checkpoint.removesuffix(".index")
+    name = f"step-{path}" if path.isdecimal() else path
+    for found in (str(directory(workdir) / name), path):
+        if os.path.exists(f"{found}.index"):
+            return found
+    there = ", ".join(os.path.basename(each) for each in paths(workdir)) or "none"
+    raise UserError(f"checkpoint={checkpoint}: {workdir} has no such checkpoint; it has {there}")

@@ -1,7 +1,11 @@
 """What a run's configuration says of its input: sources, views, batches."""
 
+import contextlib
+import csv
+import io
 import os
-from collections.abc import Callable, Iterator
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import ml_collections
@@ -12,12 +16,16 @@ from tfvmf import data
 from tfvmf.config import validate, view_size
 from tfvmf.counter_random import example_seeds
 from tfvmf.data import contact_sheet, pipeline
+from tfvmf.data.base import Subset, sample_indices
 from tfvmf.errors import UserError
+from tfvmf.files import csv_text, write_text
 from tfvmf.methods import Method
 from tfvmf.methods.base import ViewKind
+from tfvmf.progress import printable
 from tfvmf.training.monitor import Monitor
 from tfvmf.training.step import views_of
 
+_MOST_BROKEN = 0.01  # of all files: more is not a few bad files, but something else
 _DRAWN_IMAGES, _DRAWN_VIEWS = 10, 8  # in a sheet of views
 
 Sources = tuple[data.Source, data.Source, data.Source]
@@ -35,6 +43,9 @@ class Inputs(NamedTuple):
         views: The kinds of views that a method gets of them.
         monitor: For a method, the function that measures it.
         fingerprint: Makes a hash of the data, where the configuration does not hold one.
+        broken: {file: reason} of the files that were left out because they cannot be read.
+        files: How many there are with these.
+        notes: What people should know of the data, one line each.
         check: Called with the method before anything is written.
         prepare: Called with the method, its weights in place, before the first step.
     """
@@ -47,6 +58,9 @@ class Inputs(NamedTuple):
     views: Callable[[Method], list[ViewKind]]
     monitor: Callable[[Method], Callable[[], dict[str, float]]]
     fingerprint: Callable[[], str] = lambda: ""
+    broken: Mapping[str, str] = {}
+    files: int = 0
+    notes: Sequence[str] = ()
     check: Callable[[Method], None] = lambda method: None
     prepare: Callable[[Method], None] = lambda method: None
 
@@ -61,6 +75,16 @@ def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = No
     augmentation = augmentation_from_config(config, size=view_size(config))
     source, bank, queries = sources or load_sources(config)
     height, width, _ = source.image_shape
+    broken = {**source.broken, **bank.broken, **queries.broken}
+    notes = []
+    if source.divided and queries.divided and source.name == queries.name:
+        everything = queries.size + source.size + _reserved(source)
+        notes.append(f"{queries.size:,} of {everything:,} images are held out for evaluation")
+    if kept := _reserved(source):
+        notes.append(
+            f"{kept:,} of {source.size + kept:,} training images are kept for calibration "
+            f"(data.reserve={config.data.reserve:g}): nothing is trained on them"
+        )
     return Inputs(
         name=f"{source.name} ({source.split})",
         description=f"{source.size:,} images of {height}x{width}",
@@ -68,9 +92,50 @@ def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = No
         num_classes=source.num_classes,
         reader=lambda: pipeline.image_reader(source),
         views=lambda method: views_of(method, augmentation),
-        monitor=lambda method: Monitor(config.monitor, method.encoder, bank, queries),
+        monitor=lambda method: Monitor(
+            method.encoder,
+            bank,
+            queries,
+            neighbors=config.monitor.neighbors,
+            bank_images=config.monitor.bank_images,
+            query_images=config.monitor.query_images,
+        ),
         fingerprint=source.fingerprint,
+        check=lambda method: method.check_images(),
+        broken=broken,
+        files=len(broken) + sum(each.size + _reserved(each) for each in {source, bank, queries}),
+        notes=notes,
     )
+
+
+def check_broken(inputs: Inputs, workdir: pathlib.Path, *, strict: bool, write: bool) -> None:
+    """Lists the files that cannot be read in `broken.csv`; says so, or refuses to train.
+
+    Args:
+        inputs: What was found.
+        workdir: The run directory.
+        strict: Refuse any; otherwise more than 1 % of all files.
+        write: Whether to write the list, as one of all workers does.
+    """
+    path, count = workdir / "broken.csv", len(inputs.broken)
+    if not count:
+        if write:
+            with contextlib.suppress(OSError):  # there is none
+                path.unlink()
+        return
+    if write:
+        lines = io.StringIO()
+        rows = csv.writer(lines)
+        rows.writerow(["file", "error"])
+        rows.writerows(map(csv_text, row) for row in inputs.broken.items())
+        write_text(path, lines.getvalue())
+    first, reason = next(iter(inputs.broken.items()))
+    told = f"{count:,} of {inputs.files:,} images cannot be read, such as {first}: {reason}"
+    if strict or count > _MOST_BROKEN * inputs.files:
+        limit = "--strict allows none" if strict else f"at most {_MOST_BROKEN:.0%} are left out"
+        raise UserError(f"{told}: {limit}; all are listed in {path}: repair or remove them")
+    if write:
+        print(printable(f"left out: {told}; all are listed in {path}"))
 
 
 def memory_limit(config: ml_collections.ConfigDict) -> int:
@@ -79,7 +144,30 @@ def memory_limit(config: ml_collections.ConfigDict) -> int:
 
 
 def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> data.Source:
-    """Opens a source at the size and place that a run's configuration says."""
+    """Opens a source at the size and place that a run's configuration says.
+
+    Of the run's own training images it holds those that are not reserved (`load_reserve`). Files
+    that cannot be read are left out, as the run itself does.
+    """
+    source = _load(config, spec, split)
+    if config.data.reserve and (spec, split) == (config.data.source, config.data.train_split):
+        source = source.subset(np.setdiff1d(np.arange(source.size), _reserve(config, source)))
+    return source
+
+
+def load_reserve(config: ml_collections.ConfigDict) -> data.Source | None:
+    """The training images that a run was never trained on (`config.data.reserve`), or None.
+
+    They depend on the data and on the size of the reserve, not on the run's seed: the members of
+    an ensemble keep the same images.
+    """
+    if not config.data.reserve:
+        return None
+    source = _load(config, config.data.source, config.data.train_split)
+    return source.subset(_reserve(config, source))
+
+
+def _load(config: ml_collections.ConfigDict, spec: str, split: str) -> data.Source:
     return data.load_source(
         spec,
         split,
@@ -87,7 +175,25 @@ def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> dat
         image_size=config.data.image_size,
         memory_limit=memory_limit(config),
         max_pixels=config.data.max_pixels,
+        skip_broken=True,
     )
+
+
+def _reserve(config: ml_collections.ConfigDict, source: data.Source) -> np.ndarray:
+    """The rows of the reserve, each class with its share: int64 [n]."""
+    share = config.data.reserve
+    count = round(share * source.size) if share < 1 else int(share)
+    if not 0 < count <= source.size - 2:
+        raise UserError(
+            f"--config.data.reserve={share:g} keeps {count:,} of {source.size:,} training images: "
+            "expected at least 1, and 2 left to train on"
+        )
+    return sample_indices(source, count)
+
+
+def _reserved(source: data.Source) -> int:
+    """How many images are missing in what `load_source` returned."""
+    return source.whole.size - source.size if isinstance(source, Subset) else 0
 
 
 def load_sources(config: ml_collections.ConfigDict) -> Sources:
@@ -106,7 +212,7 @@ def augmentation_from_config(
     """The views that a run's configuration describes, as large as its images or of `size`."""
     size = size or config.data.image_size
     try:
-        return data.Augmentation(size=size, **config.augment.to_dict())
+        return data.Augmentation(size=size, seed=config.seed, **config.augment.to_dict())
     except ValueError as error:
         raise UserError(f"--config.augment: {error}") from error
 
@@ -124,7 +230,7 @@ def draw_views(config: ml_collections.ConfigDict, path: str | os.PathLike[str]) 
     ]
     pixels = np.rint(255.0 * np.stack(views, axis=1)).astype(np.uint8)
     originals = [
-        contact_sheet.Picture(image, f"{source.name}/{source.split}:{row}")
+        contact_sheet.Picture(image, source.file(int(row)))
         for row, image in zip(rows, images, strict=True)
     ]
     contact_sheet.write_sheet(

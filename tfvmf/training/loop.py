@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import ml_collections
@@ -22,7 +22,8 @@ from tfvmf.methods import Method, build_method, building, check_name
 from tfvmf.progress import Progress
 from tfvmf.training import run_directory
 from tfvmf.training.checkpoints import Checkpoints, load_method
-from tfvmf.training.inputs import Inputs, image_inputs, make_iterator
+from tfvmf.training.inputs import Inputs, check_broken, image_inputs, make_iterator
+from tfvmf.training.memory import check_memory
 from tfvmf.training.metrics import MetricsWriter, describe, summary
 from tfvmf.training.monitor import collapse_warning
 from tfvmf.training.optimizers import make_optimizer
@@ -34,8 +35,11 @@ from tfvmf.training.strategies import (
     check_same,
     is_chief,
     make_strategy,
+    num_workers,
     run_facts,
 )
+
+_TIMED_STEPS, _TIMED_SECONDS = 20, 20.0  # of the measurement for config.minutes, at most
 
 
 def train(
@@ -46,6 +50,8 @@ def train(
     logical_devices: int = 0,
     peer_timeout: float = PEER_TIMEOUT,
     deterministic: bool = True,
+    strict: bool = False,
+    command: Callable[[int], str] | None = None,
 ) -> dict[str, float]:
     """Trains what a configuration asks for: one run, or all members of an ensemble.
 
@@ -55,12 +61,15 @@ def train(
     are those of `train_run`.
     """
     validate(config)
+    check_memory(config, workers=num_workers(config.strategy))
     workdir = pathlib.Path(workdir)
     options: dict[str, Any] = {
         "force_config": force_config,
         "logical_devices": logical_devices,
         "peer_timeout": peer_timeout,
         "deterministic": deterministic,
+        "strict": strict,
+        "command": command,
     }
     if config.ensemble.num_members == 1 or config.ensemble.kind == "snapshot":
         return train_run(config, workdir, **options)
@@ -113,8 +122,11 @@ def train_run(
     logical_devices: int = 0,
     peer_timeout: float = PEER_TIMEOUT,
     deterministic: bool = True,
+    strict: bool = False,
+    command: Callable[[int], str] | None = None,
     initialize: Callable[[Method], None] | None = None,
     make_inputs: Callable[[ml_collections.ConfigDict], Inputs] = image_inputs,
+    advice: str = run_directory.FORCE,
 ) -> dict[str, float]:
     """Trains a method, or continues the run that is in the directory.
 
@@ -127,9 +139,13 @@ def train_run(
         deterministic: Switch TensorFlow's op determinism on, so that the same call gives the same
             bits, interrupted or not. It stays on in this process: TensorFlow has no public way to
             switch it off.
+        strict: Refuse to train if any file cannot be read; otherwise up to 1 % are left out. All
+            are listed in `broken.csv` in the run directory.
+        command: With `config.minutes`, says how to train for so many epochs, to be printed.
         initialize: Gives a new method other weights than random ones; a run that is resumed has
             its own.
         make_inputs: What the configuration is trained on.
+        advice: What to do, beside choosing another directory, where its run had other settings.
 
     Returns:
         The last measured values (`loss`, `knn_accuracy`, ...).
@@ -144,8 +160,8 @@ def train_run(
 
     # ---- Data: every problem with it shows before anything is trained.
     inputs = make_inputs(config)
+    check_broken(inputs, workdir, strict=strict, write=chief)
     epoch_steps = pipeline.steps_per_epoch(inputs.size, config.batch_size, name=inputs.name)
-    plan = Plan.of(config, epoch_steps)
 
     # ---- Model, optimizer and state. The same seed gives the same bits, interrupted or not.
     if deterministic:
@@ -154,26 +170,63 @@ def train_run(
     strategy = make_strategy(
         config.strategy, logical_devices=logical_devices, facts=alike, peer_timeout=peer_timeout
     )
-    with (
-        as_user_errors(strategy),
-        building(seed=config.seed, precision=config.precision),
-        strategy.scope(),
-    ):
-        method = build_method(config, num_classes=inputs.num_classes)
-        optimizer = make_optimizer(
-            config.optimizer,
-            method.trainable_variables,
+
+    def build(plan: Plan) -> tuple[Method, keras.optimizers.Optimizer]:
+        with (
+            as_user_errors(strategy),
+            building(seed=config.seed, precision=config.precision),
+            strategy.scope(),
+        ):
+            method = build_method(config, num_classes=inputs.num_classes)
+            optimizer = make_optimizer(
+                config.optimizer,
+                method.trainable_variables,
+                steps_per_epoch=epoch_steps,
+                total_steps=plan.total_steps,
+                cycles=plan.cycles,
+            )
+        return method, optimizer
+
+    def build_step(method: Method, optimizer: keras.optimizers.Optimizer) -> TrainStep:
+        return make_train_step(
+            strategy,
+            method,
+            optimizer,
+            inputs.views(method),
+            seed=config.seed,
             steps_per_epoch=epoch_steps,
-            total_steps=plan.total_steps,
-            cycles=plan.cycles,
+            backbone_rate=config.optimizer.backbone_rate,
         )
+
+    if config.minutes:
+        config = ml_collections.ConfigDict(config.to_dict())
+        stored = run_directory.chosen_epochs(workdir, config, force=force_config)
+        if stored is None:
+            method, optimizer = build(Plan.of(config, epoch_steps))
+            batches = make_iterator(strategy, inputs, config, total_steps=_TIMED_STEPS)
+            pace = measure(
+                build_step(method, optimizer), batches(0), inputs.monitor(method), epoch_steps
+            )
+            stored = pace.epochs(config)
+            told = command(stored) if command else f"config.epochs={stored}"
+            print(
+                f"{config.batch_size / pace.step:.0f} images/s: {stored} epochs take about "
+                f"{stored * pace.epoch(config) / 60:.1f} minutes\n"
+                f"the same bits without measuring: {told}",
+                flush=True,
+            )
+        config.epochs = stored
+    plan = Plan.of(config, epoch_steps)
+    method, optimizer = build(plan)
     inputs.check(method)
     batches = make_iterator(strategy, inputs, config, total_steps=plan.total_steps)
     facts = {"num_classes": inputs.num_classes, "train_images": inputs.size}
     with contextlib.ExitStack() as stack:
         if chief:
             stack.enter_context(run_directory.lock(workdir))
-            run_directory.write_or_check_config(workdir, config, facts, force=force_config)
+            run_directory.write_or_check_config(
+                workdir, config, facts, force=force_config, advice=advice
+            )
         stack.enter_context(as_user_errors(strategy))
         with strategy.scope():
             checkpoints = Checkpoints(
@@ -182,6 +235,8 @@ def train_run(
             start = checkpoints.restore()
             if start == 0 and initialize is not None:
                 initialize(method)
+            if start == 0 and chief:
+                method.keep_files(workdir)
         variables = [v for model in method.models.values() for v in model.variables]
         check_same(strategy, alike, variables, workdir, start)
 
@@ -192,6 +247,7 @@ def train_run(
             alone.ensemble.num_members = 1
             if chief:
                 run_directory.write_or_check_config(directory, alone, facts, force=True)
+                method.keep_files(directory)
             Checkpoints(directory, method, optimizer, keep=1, chief=chief).save()
 
         # ---- Training.
@@ -203,6 +259,8 @@ def train_run(
             workdir=workdir,
             total_steps=plan.total_steps,
         )
+        for note in inputs.notes:
+            print(note, flush=True)
         writer = None
         if chief:
             writer = stack.enter_context(contextlib.closing(MetricsWriter(workdir, step=start)))
@@ -212,14 +270,7 @@ def train_run(
             plan=plan,
             method=method,
             optimizer=optimizer,
-            step=make_train_step(
-                strategy,
-                method,
-                optimizer,
-                inputs.views(method),
-                seed=config.seed,
-                steps_per_epoch=epoch_steps,
-            ),
+            step=build_step(method, optimizer),
             monitor=inputs.monitor(method),
             checkpoints=checkpoints,
             batch_size=config.batch_size,
@@ -267,6 +318,46 @@ class Plan:
     def is_due(self, step: int, every: int) -> bool:
         """Whether something that happens every so many steps, and at the end, happens now."""
         return every > 0 and (step % every == 0 or step == self.total_steps)
+
+
+class Pace(NamedTuple):
+    """What takes how long, in seconds: a step, all steps of an epoch, a look at held-out images."""
+
+    step: float
+    steps: float
+    monitor: float
+
+    def epoch(self, config: ml_collections.ConfigDict) -> float:
+        """Seconds of an epoch with its share of the looks."""
+        every = config.monitor.every_epochs
+        return self.steps + (self.monitor / every if every else 0.0)
+
+    def epochs(self, config: ml_collections.ConfigDict) -> int:
+        """How many epochs fit into `config.minutes`: at least one, and whole cycles."""
+        cycles = config.ensemble.num_members if config.ensemble.kind == "snapshot" else 1
+        fitting = int(60 * config.minutes / self.epoch(config)) // cycles * cycles
+        return max(cycles, fitting)
+
+
+def measure(
+    step: TrainStep, batches: Iterator, monitor: Callable[[], object], epoch_steps: int
+) -> Pace:
+    """Trains some steps, of a run that is then thrown away, and looks at held-out images once."""
+    seconds: list[float] = []
+    description = "measuring the pace"
+    with Progress(_TIMED_STEPS, description=description, rate=False) as progress:
+        for _ in range(_TIMED_STEPS):
+            clock = time.perf_counter()
+            step(batches)["loss"].numpy()
+            seconds.append(time.perf_counter() - clock)
+            progress.update()
+            if len(seconds) > 2 and sum(seconds[1:]) > _TIMED_SECONDS:
+                break
+    clock = time.perf_counter()
+    monitor()
+    # The first step builds the graph; of the others the median, as other programs may interfere.
+    typical = float(np.median(seconds[1:]))
+    return Pace(typical, typical * epoch_steps, time.perf_counter() - clock)
 
 
 class Interrupted(Exception):
@@ -362,7 +453,8 @@ class Run:
                     latest.update(watched)
                     epoch = step / plan.steps_per_epoch
                     progress.note(f"epoch {epoch:.0f}: {self._summary(latest)}")
-                    if warning := collapse_warning(watched):
+                    warning = collapse_warning(watched) if self.method.learns_directions else ""
+                    if warning:
                         progress.note(warning)
                 if plan.cycles > 1 and step % plan.cycle == 0:
                     self.save_member(step // plan.cycle - 1)

@@ -1,7 +1,6 @@
 """A look at the encoder while it trains: accuracy, kappa and collapse on held-out images."""
 
 import keras
-import ml_collections
 import numpy as np
 
 from tfvmf import inference, neighbors
@@ -15,23 +14,30 @@ class Monitor:
     """Classifies held-out images by their nearest labeled neighbors among the features.
 
     Args:
-        config: The section `monitor` of a run's configuration.
-        bank: Labelled images that vote.
-        queries: Labelled images that are classified. Without labels on both, only kappa is
-            watched.
+        encoder: What is measured.
+        bank: Labeled images that vote.
+        queries: Labeled images that are classified. Without labels on both, only kappa is watched.
+        neighbors: k.
+        bank_images: So many of the bank, evenly spread: a folder lists class after class.
+        query_images: So many of the queries.
     """
 
     def __init__(
-        self, config: ml_collections.ConfigDict, encoder: keras.Model, bank: Source, queries: Source
+        self,
+        encoder: keras.Model,
+        bank: Source,
+        queries: Source,
+        *,
+        neighbors: int = 20,
+        bank_images: int = 10_000,
+        query_images: int = 2_000,
     ) -> None:
-        self._config = config
         self._embedder = inference.Embedder(encoder)
         self._bank = bank
         self._queries = queries
-        self.labeled = bank.labels is not None and queries.labels is not None
-        # A folder lists class after class: spread the sample over the whole bank.
-        self._rows = _evenly(bank.size, config.bank_images)
-        self._columns = _evenly(queries.size, config.query_images)
+        self._neighbors = neighbors
+        self._rows = evenly(bank.size, bank_images)
+        self._columns = evenly(queries.size, query_images)
 
     def __call__(self) -> dict[str, float]:
         """Measures `knn_accuracy` (with labels), mean and spread of kappa, and spread of mu."""
@@ -45,7 +51,7 @@ class Monitor:
                 queries["features"],
                 bank["features"],
                 self._bank.labels[self._rows],
-                k=self._config.neighbors,
+                k=self._neighbors,
             )
             correct = predicted == self._queries.labels[self._columns]
             results["knn_accuracy"] = float(correct.mean())
@@ -80,6 +86,6 @@ def collapse_warning(values: dict[str, float]) -> str:
     )
 
 
-def _evenly(size: int, count: int) -> np.ndarray:
+def evenly(size: int, count: int) -> np.ndarray:
     """At most `count` rows of `size`, evenly spread."""
     return np.unique(np.linspace(0, size - 1, min(size, count)).astype(np.int64))

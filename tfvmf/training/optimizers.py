@@ -1,5 +1,6 @@
 """Optimizers by name, with warm-up, cosine decay and weight decay where it belongs."""
 
+import math
 from typing import Any
 
 import keras
@@ -34,6 +35,8 @@ def make_optimizer(
     decay = config.weight_decay or None
     if config.name == "adam":
         optimizer = keras.optimizers.Adam(schedule, weight_decay=decay)
+    elif config.name == "muon":
+        optimizer = Muon(schedule, momentum=config.momentum, matrix_decay=config.weight_decay)
     else:
         optimizer = keras.optimizers.SGD(schedule, momentum=config.momentum, weight_decay=decay)
     optimizer.exclude_from_weight_decay(var_list=[v for v in variables if len(v.shape) <= 1])
@@ -66,3 +69,59 @@ class Cycles(keras.optimizers.schedules.LearningRateSchedule):
         """Builds the schedule again."""
         schedule = keras.saving.deserialize_keras_object(config["schedule"])
         return cls(schedule, config["length"])
+
+
+@keras.saving.register_keras_serializable(package="tfvmf")
+class Muon(keras.optimizers.Muon):
+    """Keras's Muon, for the filters of convolutions too and on any number of replicas.
+
+    A filter [h, w, C, K] is a matrix [h w C, K]. With M the momentum of its gradient by Nesterov's
+    rule and M = U S V', the step is
+
+        W <- (1 - rate decay) W - rate sqrt(max(1, K / (h w C))) U V'
+
+    which moves all directions alike, also those in which gradients are small. U V' is approximate
+    (five iterations of Newton and Schulz). Everything of one dimension is moved by Adam, at a tenth
+    of the rate. Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024.
+
+    Args:
+        learning_rate: About 0.03 for a batch of 256.
+        matrix_decay: Weight decay of matrices. Keras's own arguments for it assign to variables in
+            a way that several replicas refuse.
+        **kwargs: As of `keras.optimizers.Muon`.
+    """
+
+    def __init__(
+        self, learning_rate: Any = 0.03, *, matrix_decay: float = 0.0, **kwargs: Any
+    ) -> None:
+        own = {"weight_decay": None, "adam_weight_decay": None, "adam_lr_ratio": 0.1}
+        super().__init__(learning_rate, **{**own, **kwargs})
+        self.matrix_decay = matrix_decay
+
+    def build(self, var_list: list[keras.Variable]) -> None:
+        """Creates the moments; those that have a second one are moved by Adam."""
+        super().build(var_list)
+        for position, variable in enumerate(var_list):
+            if len(variable.shape) > 1:
+                self.adam_velocities[position] = None
+
+    def update_step(self, gradient: tf.Tensor, variable: Any, learning_rate: tf.Tensor) -> None:
+        """Moves one variable."""
+        rate = tf.cast(learning_rate, variable.dtype)
+        if self.matrix_decay and len(variable.shape) > 1:
+            self.assign_sub(variable, rate * self.matrix_decay * variable)
+        super().update_step(tf.cast(gradient, variable.dtype), variable, rate)
+
+    def zeropower_via_newtonschulz5(self, x: tf.Tensor, steps: int) -> tf.Tensor:
+        """U V' of a matrix, or of a filter as one."""
+        matrix = tf.reshape(x, [-1, x.shape[-1]])
+        return tf.reshape(super().zeropower_via_newtonschulz5(matrix, steps), x.shape)
+
+    def lr_adjust(self, x: tf.Tensor) -> tf.Tensor:
+        """Gives entries of U V' the same size whatever its shape."""
+        rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
+        return x * math.sqrt(max(1.0, columns / rows))
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs to build the optimizer again."""
+        return {**super().get_config(), "matrix_decay": self.matrix_decay}

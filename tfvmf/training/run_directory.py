@@ -21,6 +21,7 @@ MAY_DIFFER = (
     *("strategy", "data.data_dir", "data.memory_limit_gib", "data.max_pixels"),
     "fit_kappa.trust_model",
 )
+FORCE = ", or --force_config to continue with the new ones"
 
 
 def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
@@ -61,19 +62,31 @@ def write_or_check_config(
     facts: dict[str, Any],
     *,
     force: bool = False,
+    advice: str = FORCE,
 ) -> None:
-    """Writes `config.json`, or checks that a run which is already there has the same settings.
-
-    Args:
-        workdir: The run directory; made if need be.
-        config: What this run was asked to do.
-        facts: What its data told (`num_classes`), for those who load the run without the data.
-        force: Accept other settings than those of the run that is there.
-    """
+    """Writes `config.json`, or checks that a run which is already there has the same settings."""
     path = workdir / "config.json"
-    if not force and read_text(path) is not None:
-        check(workdir, config, advice=", or --force_config to continue with the new ones")
+    if read_text(path) is not None and not force:  # unreadable is not absent, whatever is forced
+        check(workdir, config, advice=advice)
     write_json(path, {"config": config.to_dict(), "facts": facts})
+
+
+def chosen_epochs(
+    workdir: pathlib.Path, config: ml_collections.ConfigDict, *, force: bool = False
+) -> int | None:
+    """The epochs that the run in a directory chose for the same `config.minutes`, or None.
+
+    Raises:
+        UserError: The run has other minutes.
+    """
+    if read_text(workdir / "config.json") is None:
+        return None
+    found, _ = read(workdir)
+    if found.minutes == config.minutes:
+        return found.epochs
+    if not force:
+        check(workdir, config)
+    return None
 
 
 def check(
@@ -86,7 +99,7 @@ def check(
     """
     found, facts = read(workdir)
     changed = differences(found, config)
-    for free in MAY_DIFFER:
+    for free in MAY_DIFFER if config.minutes else (*MAY_DIFFER, "minutes"):
         changed.pop(free, None)
     if changed:
         keys = ", ".join(f"{key} ({old} -> {new})" for key, (old, new) in changed.items())

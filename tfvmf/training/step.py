@@ -1,6 +1,6 @@
 """One training step, as one graph: augment, encode, loss, gradient, update; on every replica."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
@@ -22,6 +22,46 @@ def views_of(method: Method, augmentation: data.Augmentation) -> list[ViewKind]:
     return [(make, 1) for make, count in kinds for _ in range(count)]
 
 
+def make_views(images: tf.Tensor, kinds: Sequence[ViewKind], seed: tf.Tensor) -> list[tf.Tensor]:
+    """The views of one replica's share of a batch.
+
+    All randomness comes from (seed, step, position in the global batch, view): the views are the
+    same whatever the number of replicas, and again when a step is repeated after a restart.
+
+    Args:
+        images: [B, H, W, 3].
+        kinds: How views are made, and how many of each kind.
+        seed: Two integers, the run's seed and the step.
+    """
+    rows = tf.shape(images)[0]
+    positions = distribute.replica_id() * rows + tf.range(rows)
+    made: list[tf.Tensor] = []
+    for augmentation, count in kinds:
+        numbers = range(len(made), len(made) + count)
+        seeds = [example_seeds(seed[0], seed[1], positions, number) for number in numbers]
+        # All views at once: one large batch of each operation beats several small ones.
+        copies = tf.concat([images] * count, axis=0)
+        made += tf.split(augmentation(copies, tf.concat(seeds, axis=0)), count)
+    return made
+
+
+def update(
+    method: Method,
+    optimizer: keras.optimizers.Optimizer,
+    variables: list[keras.Variable],
+    views: list[tf.Tensor],
+    labels: tf.Tensor | None,
+    context: StepContext,
+) -> dict[str, tf.Tensor]:
+    """Loss, gradient and update on one replica; returns the loss terms of its share."""
+    with tf.GradientTape() as tape:
+        terms = method.loss(views, labels, context)
+        # The optimizer adds the replicas' gradients: those of the shares make the mean loss's.
+        share = optimizer.scale_loss(terms["loss"] / distribute.num_replicas())
+    optimizer.apply(tape.gradient(share, variables), variables)
+    return terms
+
+
 def make_train_step(
     strategy: tf.distribute.Strategy,
     method: Method,
@@ -30,11 +70,9 @@ def make_train_step(
     *,
     seed: int,
     steps_per_epoch: int,
+    backbone_rate: float = 1.0,
 ) -> TrainStep:
     """Builds the function that takes the next batch of an iterator and trains on it.
-
-    All randomness comes from (seed, step, position in the global batch, view): the step computes
-    the same whatever the number of replicas, and again when it is repeated after a restart.
 
     Args:
         strategy: Spreads a batch over replicas.
@@ -43,39 +81,26 @@ def make_train_step(
         views: How views are made, and how many of each kind, in the order that the method expects.
         seed: The run's.
         steps_per_epoch: The unit of what changes along training.
+        backbone_rate: Share of the optimizer's steps that the encoder's backbone takes.
 
     Returns:
         A `tf.function` from the iterator to the loss terms, averaged over the replicas.
     """
     variables = method.trainable_variables
-
-    def augment(images: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
-        rows = tf.shape(images)[0]
-        positions = distribute.replica_id() * rows + tf.range(rows)
-        made: list[tf.Tensor] = []
-        for augmentation, count in views:
-            numbers = range(len(made), len(made) + count)
-            seeds = [example_seeds(seed, step, positions, number) for number in numbers]
-            # All views at once: one large batch of each operation beats several small ones.
-            copies = tf.concat([images] * count, axis=0)
-            made += tf.split(augmentation(copies, tf.concat(seeds, axis=0)), count)
-        return made
+    slow = method.backbone_variables if backbone_rate != 1.0 else []
 
     def replica_step(batch: dict[str, tf.Tensor], context: StepContext) -> dict[str, tf.Tensor]:
-        pictures = augment(batch["image"], optimizer.iterations)
-        with tf.GradientTape() as tape:
-            terms = method.loss(pictures, batch["label"], context)
-            share = terms["loss"] / strategy.num_replicas_in_sync
-        # The optimizer adds the replicas' gradients: those of the shares make the mean loss's.
-        optimizer.apply(tape.gradient(share, variables), variables)
-        return terms
+        made = make_views(batch["image"], views, context.seed)
+        return update(method, optimizer, variables, made, batch["label"], context)
 
     @tf.function
     def train_step(iterator: Iterator) -> dict[str, tf.Tensor]:
-        step = tf.cast(optimizer.iterations, tf.int32)
-        context = StepContext(tf.stack([seed, step]), tf.cast(step, tf.float32) / steps_per_epoch)
+        context = step_context(optimizer.iterations, seed, steps_per_epoch)
+        before = [tf.identity(variable.value) for variable in slow]
         terms = strategy.run(replica_step, args=(next(iterator), context))
         with strategy.scope():
+            for variable, old in zip(slow, before, strict=True):
+                distribute.update(variable, lambda new, old: old + backbone_rate * (new - old), old)
             method.after_step(context)
         return {
             name: strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
@@ -83,3 +108,9 @@ def make_train_step(
         }
 
     return train_step
+
+
+def step_context(step: keras.Variable, seed: int, steps_per_epoch: int) -> StepContext:
+    """Where training stands after `step` steps."""
+    step = tf.cast(step, tf.int32)
+    return StepContext(tf.stack([seed, step]), tf.cast(step, tf.float32) / steps_per_epoch)

@@ -133,6 +133,13 @@ def _multi_worker(facts: dict[str, Any], timeout: float) -> tf.distribute.Strate
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
 
 
+def num_workers(name: str) -> int:
+    """Machines that share a batch under a strategy."""
+    if name != "multi_worker":
+        return 1
+    return len(parse_cluster(os.environ.get("TF_CONFIG", "")).addresses)
+
+
 def is_chief(name: str) -> bool:
     """Whether this process writes the run directory under a strategy: one of all workers does."""
     if name != "multi_worker":
@@ -212,11 +219,7 @@ def run_facts(config: ml_collections.ConfigDict, inputs: Inputs) -> dict[str, An
 
 
 def disagreement(facts: dict[str, dict[str, Any]]) -> str:
-    """What workers do not have in common, in words: "" if they agree.
-
-    Args:
-        facts: {worker: {what: value}}; values are those of JSON.
-    """
+    """What workers do not have in common, in words: "" if they agree."""
     told = []
     for what in dict.fromkeys(key for known in facts.values() for key in known):
         holders: dict[str, list[str]] = {}
@@ -241,11 +244,6 @@ def meet(cluster: Cluster, facts: dict[str, Any], *, timeout: float) -> None:
     host, a missing worker or a firewall on all others (each reaches each, as they will need to),
     and workers of different versions are told apart before they speak to each other. TensorFlow
     offers no time limit for any of this.
-
-    Args:
-        cluster: All workers.
-        facts: Of this one, with values of JSON.
-        timeout: In seconds.
     """
     port = cluster.addresses[cluster.me][1]
     both = socket.has_dualstack_ipv6()

@@ -14,6 +14,7 @@ import tensorflow as tf
 # How far from 1 the length of a direction may be: bfloat16 inputs, normalized before they were
 # rounded, are off by up to 4e-3.
 _UNIT_TOLERANCE = 5e-3
+_MOST_DIMENSIONS = 8192
 
 
 def to_common_float(*values: Any) -> list[tf.Tensor]:
@@ -48,11 +49,11 @@ def check_resultant(r: tf.Tensor, name: str, validate_args: bool) -> list[tf.Ope
 
 
 def check_dimension(dim: tf.Tensor, name: str, validate_args: bool) -> list[tf.Operation]:
-    """Refuse a dimension that is below 2 or not whole."""
+    """Refuse a dimension that is not whole, or outside of the range that was measured."""
     return _check(
         dim,
-        lambda value: (value >= 2) & (value % 1 == 0),
-        f"{name} must be an integer of at least 2",
+        lambda value: (value >= 2) & (value <= _MOST_DIMENSIONS) & (value % 1 == 0),
+        f"{name} must be an integer from 2 to {_MOST_DIMENSIONS}",
         validate_args,
     )
 

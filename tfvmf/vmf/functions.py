@@ -2,10 +2,15 @@ r"""The von Mises-Fisher distribution on the unit sphere of R^d, as functions of
 
     p(x; mu, kappa) = C_d(kappa) exp(kappa mu.x),    mu, x in R^d with |mu| = |x| = 1,  kappa >= 0.
 
-Every function takes float32 or float64, computes in float64 (kappa is one number an image, and the
+Every function takes float32 or float64, computes in float64 (kappa is one number per image, and the
 terms cancel), returns the type it was given, broadcasts, and is differentiable, also at kappa = 0.
 Differences are taken between log F for kappa < d and between log F - kappa above it (see
 `special`): at kappa = 1e7 the plain form would lose 7 of its 16 digits.
+
+Arguments of all of them: concentrations `kappa` [...], finite and >= 0; mean directions `mu`
+[..., d] of length 1; the dimension `dim`, integers d from 2 to 8192 that broadcast with kappa; and
+`validate_args`, which checks symbolic arguments too (known values are always checked). Results are
+in nats where they are logarithms.
 """
 
 from typing import Any
@@ -22,13 +27,7 @@ _NEWTON_STEPS = 3
 def log_normalizer(kappa: Any, dim: Any, *, validate_args: bool = False) -> tf.Tensor:
     """The log-normalizer log C_d(kappa) = (d/2-1) log kappa - (d/2) log 2pi - log I_{d/2-1}(kappa).
 
-    Args:
-        kappa: concentration, [...], finite and >= 0. At 0: minus the log of the sphere's area.
-        dim: d >= 2, an integer or integers that broadcast with kappa.
-        validate_args: check symbolic arguments too (known values are always checked).
-
-    Returns:
-        [...], in the type of kappa. The derivative is -A_d(kappa).
+    At kappa = 0 it is minus the log of the sphere's area. The derivative is -A_d(kappa).
     """
     kappa, kappa64, dim = _prepare(kappa, dim, validate_args)
     return tf.cast(-special.log_area(dim) - special.log_growth(kappa64, dim)[0], kappa.dtype)
@@ -37,31 +36,17 @@ def log_normalizer(kappa: Any, dim: Any, *, validate_args: bool = False) -> tf.T
 def mean_resultant_length(kappa: Any, dim: Any, *, validate_args: bool = False) -> tf.Tensor:
     """A_d(kappa) = I_{d/2}(kappa) / I_{d/2-1}(kappa) = E[mu.x], in [0, 1).
 
-    Args:
-        kappa: concentration, [...], finite and >= 0.
-        dim: d >= 2, an integer or integers that broadcast with kappa.
-        validate_args: check symbolic arguments too (known values are always checked).
-
-    Returns:
-        [...], in the type of kappa. The derivative is 1 - A_d^2 - (d-1) A_d / kappa.
+    The derivative is 1 - A_d^2 - (d-1) A_d / kappa.
     """
     kappa, kappa64, dim = _prepare(kappa, dim, validate_args)
     return tf.cast(special.resultant(kappa64, dim)[0], kappa.dtype)
 
 
 def inverse_mean_resultant_length(r: Any, dim: Any, *, validate_args: bool = False) -> tf.Tensor:
-    """The kappa with A_d(kappa) = r: the maximum-likelihood estimate for |mean of x| = r.
+    """The kappa with A_d(kappa) = r: the maximum-likelihood estimate for |mean of x| = r in [0, 1).
 
     In float32 r itself limits the answer: near 1 its spacing is 6e-8, and kappa is about
-    (d-1) / (2 (1-r)).
-
-    Args:
-        r: mean resultant length, [...], in [0, 1).
-        dim: d >= 2, an integer or integers that broadcast with r.
-        validate_args: check symbolic arguments too (known values are always checked).
-
-    Returns:
-        kappa, [...], in the type of r. The derivative is 1 / A_d'(kappa).
+    (d-1) / (2 (1-r)). The derivative is 1 / A_d'(kappa).
     """
     (r,) = checks.to_common_float(r)
     r = checks.after(checks.check_resultant(r, "r", validate_args), r)
@@ -85,31 +70,13 @@ def inverse_mean_resultant_length(r: Any, dim: Any, *, validate_args: bool = Fal
 
 
 def kl_to_uniform(kappa: Any, dim: Any, *, validate_args: bool = False) -> tf.Tensor:
-    """KL(vMF(mu, kappa) || uniform on the sphere) = kappa A_d + log C_d(kappa) - log C_d(0) >= 0.
-
-    Args:
-        kappa: concentration, [...], finite and >= 0.
-        dim: d >= 2, an integer or integers that broadcast with kappa.
-        validate_args: check symbolic arguments too (known values are always checked).
-
-    Returns:
-        [...], in the type of kappa, in nats.
-    """
+    """KL(vMF(mu, kappa) || uniform) = kappa A_d + log C_d(kappa) - log C_d(0) >= 0."""
     kappa, kappa64, dim = _prepare(kappa, dim, validate_args)
     return tf.cast(special.kl_to_uniform(kappa64, dim), kappa.dtype)
 
 
 def entropy(kappa: Any, dim: Any, *, validate_args: bool = False) -> tf.Tensor:
-    """The differential entropy -log C_d(kappa) - kappa A_d(kappa), at most the sphere's log area.
-
-    Args:
-        kappa: concentration, [...], finite and >= 0.
-        dim: d >= 2, an integer or integers that broadcast with kappa.
-        validate_args: check symbolic arguments too (known values are always checked).
-
-    Returns:
-        [...], in the type of kappa, in nats.
-    """
+    """The entropy -log C_d(kappa) - kappa A_d(kappa), at most the log of the sphere's area."""
     kappa, kappa64, dim = _prepare(kappa, dim, validate_args)
     return tf.cast(special.log_area(dim) - special.kl_to_uniform(kappa64, dim), kappa.dtype)
 
@@ -120,16 +87,6 @@ def kl_divergence(
     """KL(vMF(mu1, kappa1) || vMF(mu2, kappa2)).
 
     = log C(kappa1) - log C(kappa2) + A_d(kappa1) (kappa1 - kappa2 mu1.mu2) >= 0.
-
-    Args:
-        mu1: mean directions, [..., d], of length 1.
-        kappa1: concentrations, [...], finite and >= 0.
-        mu2: mean directions, [..., d], of length 1.
-        kappa2: concentrations, [...], finite and >= 0.
-        validate_args: check symbolic arguments too (known values are always checked).
-
-    Returns:
-        [...], all arguments broadcast, in nats.
     """
     dtype, mu1, kappa1, mu2, kappa2, dim = _prepare_pair(mu1, kappa1, mu2, kappa2, validate_args)
     log_f1, log_f1_minus = special.log_growth(kappa1, dim)
@@ -151,16 +108,6 @@ def log_expected_likelihood(
 
     = log C(kappa1) + log C(kappa2) - log C(|kappa1 mu1 + kappa2 mu2|), the mutual likelihood of two
     embeddings, which discounts the ones that are unsure.
-
-    Args:
-        mu1: mean directions, [..., d], of length 1.
-        kappa1: concentrations, [...], finite and >= 0.
-        mu2: mean directions, [..., d], of length 1.
-        kappa2: concentrations, [...], finite and >= 0.
-        validate_args: check symbolic arguments too (known values are always checked).
-
-    Returns:
-        [...], all arguments broadcast.
     """
     dtype, mu1, kappa1, mu2, kappa2, dim = _prepare_pair(mu1, kappa1, mu2, kappa2, validate_args)
     product = kappa1 * kappa2

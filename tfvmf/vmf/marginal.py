@@ -57,13 +57,7 @@ class _Table(NamedTuple):
 
 
 def draw_angles(uniform: tf.Tensor, kappa: tf.Tensor, dim: tf.Tensor) -> Angles:
-    """Angles theta with F(theta; kappa) = uniform. Not differentiable: `sensitivity` is for that.
-
-    Args:
-        uniform: float64, [K, S], in [0, 1).
-        kappa: float64, [K].
-        dim: float64, scalar.
-    """
+    """Angles [K, S] with F(theta; kappa [K]) = uniform [K, S]; `sensitivity` is their gradient."""
     table = _tabulate(kappa[:, tf.newaxis], dim)
     panel = tf.searchsorted(table.below[:, 1:], uniform, side="right")
     row = tf.unstack(tf.gather(table.rows, panel, batch_dims=1), axis=-1)

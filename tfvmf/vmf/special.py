@@ -90,12 +90,7 @@ def _steps_up(dim: tf.Tensor) -> int:
 
 
 def evaluate(kappa: tf.Tensor, dim: tf.Tensor) -> _Series:
-    """All of it at once: a graph keeps only what is used.
-
-    Args:
-        kappa: float64, [...], >= 0.
-        dim: float64, broadcasts with kappa, >= 2.
-    """
+    """All of it at once, for float64 kappa >= 0 and dim >= 2: a graph keeps only what is used."""
     steps = _steps_up(dim)
     n = dim / 2.0 - 1.0 + steps
     z = kappa / n
@@ -133,12 +128,7 @@ def evaluate(kappa: tf.Tensor, dim: tf.Tensor) -> _Series:
 
 
 def log_growth(kappa: tf.Tensor, dim: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute log F and log F - kappa, for small and large kappa; derivatives A_d and A_d - 1.
-
-    Args:
-        kappa: float64, >= 0.
-        dim: float64, >= 2; broadcasts with kappa.
-    """
+    """Compute log F and log F - kappa, for small and large kappa; derivatives A_d and A_d - 1."""
 
     @tf.custom_gradient
     def compute(kappa: tf.Tensor) -> Any:

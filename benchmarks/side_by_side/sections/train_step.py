@@ -19,6 +19,7 @@ GROUPS = (
         *(Problem(backbone="resnet50", batch=batch) for batch in (128, 256)),
         Problem(backbone="resnet50", width=64, batch=32),
     ),
+    (Problem(backbone="convnet8", batch=256, image_size=24),),
 )
 GOALS = {16: ">= 1.3", 64: ">= 1.15"}
 

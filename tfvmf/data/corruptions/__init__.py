@@ -17,14 +17,14 @@ A new corruption is one function (images, severity, draws) -> pixels and one lin
 
 import concurrent.futures
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tfvmf import cores
-from tfvmf.data.corruptions import blur, digital, weather
+from tfvmf.data.corruptions import kinds
 from tfvmf.data.corruptions import spatter as spatter_module
 from tfvmf.data.corruptions.draws import Draws, Images
 from tfvmf.data.corruptions.frost_textures import frost_source
@@ -48,25 +48,25 @@ _Function = Callable[[Images, int, Draws], npt.NDArray[Any]]
 
 # In the order of the paper's Table 1; shot noise, which it leaves out, comes last.
 _REGISTRY: dict[str, _Function] = {
-    "brightness": digital.brightness,
-    "contrast": digital.contrast,
-    "defocus_blur": blur.defocus_blur,
-    "elastic_transform": digital.elastic_transform,
-    "fog": weather.fog,
-    "frost": weather.frost,
-    "gaussian_blur": blur.gaussian_blur,
-    "gaussian_noise": digital.gaussian_noise,
-    "glass_blur": blur.glass_blur,
-    "impulse_noise": digital.impulse_noise,
-    "jpeg_compression": digital.jpeg_compression,
-    "motion_blur": blur.motion_blur,
-    "pixelate": digital.pixelate,
-    "saturate": digital.saturate,
-    "snow": weather.snow,
+    "brightness": kinds.brightness,
+    "contrast": kinds.contrast,
+    "defocus_blur": kinds.defocus_blur,
+    "elastic_transform": kinds.elastic_transform,
+    "fog": kinds.fog,
+    "frost": kinds.frost,
+    "gaussian_blur": kinds.gaussian_blur,
+    "gaussian_noise": kinds.gaussian_noise,
+    "glass_blur": kinds.glass_blur,
+    "impulse_noise": kinds.impulse_noise,
+    "jpeg_compression": kinds.jpeg_compression,
+    "motion_blur": kinds.motion_blur,
+    "pixelate": kinds.pixelate,
+    "saturate": kinds.saturate,
+    "snow": kinds.snow,
     "spatter": spatter_module.spatter,
-    "speckle_noise": digital.speckle_noise,
-    "zoom_blur": blur.zoom_blur,
-    "shot_noise": digital.shot_noise,
+    "speckle_noise": kinds.speckle_noise,
+    "zoom_blur": kinds.zoom_blur,
+    "shot_noise": kinds.shot_noise,
 }
 _NOT_IN_TABLE_1 = ("shot_noise",)
 
@@ -89,19 +89,26 @@ def tfds_spec(name: str, severity: int) -> str:
 
 
 def corrupt(
-    images: Images, name: str, severity: int, seed: int = 0, *, first_index: int = 0
+    images: Images,
+    name: str,
+    severity: int,
+    seed: int = 0,
+    *,
+    first_index: int = 0,
+    indices: Sequence[int] | npt.NDArray[np.integer] | None = None,
 ) -> Images:
     """Corrupts a batch of images.
 
-    Image i is corrupted by random numbers that depend only on (seed, name, severity,
-    first_index + i): any split of a data set into batches gives the same pixels.
+    The image at `index` of its data set is corrupted by random numbers that depend only on (seed,
+    name, severity, index): any batches and samples of a data set have the same pixels.
 
     Args:
         images: uint8 [N, H, H, 3], H at least 8.
         name: one of `ALL_CORRUPTIONS`, or TFDS's name for it.
         severity: 1 (mild) to 5 (severe).
         seed: seed of the random numbers.
-        first_index: position of images[0] in its data set.
+        first_index: position of images[0] in its data set, which the others follow.
+        indices: positions [N] of all images, where they do not.
 
     Returns:
         uint8 [N, H, H, 3], a new array.
@@ -114,23 +121,17 @@ def corrupt(
     check_images(images)
     function = _REGISTRY[name]
     corrupted = np.empty(images.shape, np.uint8)
+    places = range(first_index, first_index + len(images)) if indices is None else indices
     size = max(1, _CHUNK_PIXELS // (images.shape[1] * images.shape[2]))
 
     def run(start: int) -> None:
         chunk = np.ascontiguousarray(images[start : start + size])
-        indices = range(first_index + start, first_index + start + len(chunk))
-        draws = Draws(seed=seed, name=name, severity=severity, indices=indices)
+        draws = Draws(seed=seed, name=name, severity=severity, indices=places[start : start + size])
         corrupted[start : start + size] = _to_uint8(function(chunk, severity, draws))
 
-    starts = range(0, len(images), size)
-    threads = min(_THREADS, cores.available(), len(starts))
-    if threads <= 1:
-        for start in starts:
-            run(start)
-    else:
-        # NumPy and Pillow release the interpreter's lock in their loops: threads suffice.
-        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            list(pool.map(run, starts))
+    # NumPy and Pillow release the interpreter's lock in their loops: threads suffice.
+    with concurrent.futures.ThreadPoolExecutor(min(_THREADS, cores.available())) as pool:
+        list(pool.map(run, range(0, len(images), size)))
     return corrupted
 
 
@@ -150,25 +151,27 @@ def canonical_name(name: str) -> str:
 
 def check_severity(severity: int) -> None:
     """Raises UserError unless the severity is an integer of 1 to 5."""
-    if isinstance(severity, bool) or not isinstance(severity, int | np.integer):
+    whole = isinstance(severity, int | np.integer) and not isinstance(severity, bool)
+    if not whole or severity not in SEVERITIES:
         raise UserError(f"severity is {severity!r}: it must be an integer from 1 to 5")
-    if severity not in SEVERITIES:
-        raise UserError(f"severity is {severity}: it must be from 1 to 5")
 
 
 def check_images(images: Images) -> None:
     """Raises UserError unless images are uint8 [N, H, H, 3] with H at least 8."""
-    rule = f"corruptions take uint8 [N, H, H, 3] with H at least {_SMALLEST_SIDE}"
+    found = ""
     if not isinstance(images, np.ndarray):
-        raise UserError(f"images are a {type(images).__name__}: {rule}, as a NumPy array")
-    if images.dtype != np.uint8:
-        raise UserError(f"images are {images.dtype}: {rule}, values 0 to 255")
-    if images.ndim != 4 or images.shape[3] != 3:
-        raise UserError(f"images have shape {list(images.shape)}: {rule}")
-    if images.shape[1] != images.shape[2]:
-        raise UserError(f"images are {images.shape[1]} x {images.shape[2]}: {rule}; crop or pad")
-    if images.shape[1] < _SMALLEST_SIDE:
-        raise UserError(f"images are {images.shape[1]} pixels wide: {rule}")
+        found = f"a {type(images).__name__}"
+    elif images.dtype != np.uint8:
+        found = str(images.dtype)
+    elif images.ndim != 4 or images.shape[3] != 3:
+        found = f"of shape {list(images.shape)}"
+    elif images.shape[1] != images.shape[2] or images.shape[1] < _SMALLEST_SIDE:
+        found = f"{images.shape[1]} x {images.shape[2]}"
+    if found:
+        raise UserError(
+            f"images are {found}: corruptions take a NumPy array, uint8 [N, H, H, 3] with H at "
+            f"least {_SMALLEST_SIDE}"
+        )
 
 
 def _to_uint8(pixels: npt.NDArray[Any]) -> Images:

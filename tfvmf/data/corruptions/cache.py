@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfvmf.data import corruptions
-from tfvmf.data.base import Source
+from tfvmf.data.base import Source, Subset
 from tfvmf.data.cache import write_npy
 from tfvmf.data.corruptions.draws import Images
 from tfvmf.errors import UserError
@@ -199,28 +199,29 @@ def open_corrupted(
     directory: str | os.PathLike[str] = "",
     fill: bool = False,
     load: Callable[[str, str], Source] | None = None,
-    part: bool = False,
 ) -> Corrupted:
     """The corrupted images of a source: read from files, from TFDS, or made when they are read.
 
     All problems with files show here, before anything is read.
 
     Args:
-        source: The clean images.
+        source: The clean images, or a subset of them: the pixels are those of the whole set.
         kind: `generate`, or `tfds` for the data set cifar10_corrupted.
         directory: Files in the official layout, used if given.
         fill: Whether to write what is missing there first.
         load: Opens a source by name and split, for `tfds`.
-        part: Whether only the first images will be read.
     """
     if kind not in KINDS:
         raise UserError(f"corruptions={kind} is unknown: use one of {', '.join(KINDS)}")
     if fill and not directory:
         raise UserError("cache_corrupted needs corrupted_dir, the directory to write to")
+    rows = np.arange(source.size)
+    if isinstance(source, Subset):  # files hold the corrupted copies of the whole set
+        rows, source = source.indices, source.whole
     if fill:
         labels = np.zeros(source.size, np.int64) if source.labels is None else source.labels
         total = source.size * len(corruptions.CORRUPTIONS) * _LEVELS
-        with Progress(total, unit="image", description="corrupting ") as progress:
+        with Progress(total, unit="image", description="corrupting") as progress:
             write_cache(directory, source.images(), labels, progress=progress.update)
     if directory:
         files = {
@@ -229,20 +230,20 @@ def open_corrupted(
         }
         return Corrupted(
             cache_source(directory),
-            lambda name, severity, start, stop: np.asarray(files[name](severity)[start:stop]),
+            lambda name, severity, start, stop: np.asarray(files[name](severity)[rows[start:stop]]),
         )
     if kind == "tfds":
-        return _from_tfds(source, load, part=part)
+        return _from_tfds(source, rows, load)
     return Corrupted(
         f"{corruptions.SOURCE} (seed 0; frost: {corruptions.frost_source()})",
         lambda name, severity, start, stop: corruptions.corrupt(
-            source.images(start, stop), name, severity, first_index=start
+            source.take(rows[start:stop]), name, severity, indices=rows[start:stop]
         ),
     )
 
 
 def _from_tfds(
-    source: Source, load: Callable[[str, str], Source] | None, *, part: bool
+    source: Source, rows: npt.NDArray[np.int64], load: Callable[[str, str], Source] | None
 ) -> Corrupted:
     if source.name != "cifar10" or load is None:
         raise UserError(
@@ -261,10 +262,11 @@ def _from_tfds(
     for name in corruptions.CORRUPTIONS:  # all there? the cheapest look is the first severity's
         opened(name, corruptions.SEVERITIES[0])
     # TFDS stores them in an order of its own: a part of them is not the same part of the clean.
+    part = len(rows) < source.size
     described = "CIFAR-10-C from TFDS" + (", another sample of images" if part else "")
     return Corrupted(
         described,
-        lambda name, severity, start, stop: opened(name, severity).images(start, stop),
+        lambda name, severity, start, stop: opened(name, severity).take(rows[start:stop]),
     )
 
 

@@ -5,7 +5,7 @@ its data set): how images are split into batches, chunks and threads cannot chan
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,14 @@ class Draws:
     that corruptions without randomness do not pay for them.
     """
 
-    def __init__(self, *, seed: int, name: str, severity: int, indices: range) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        name: str,
+        severity: int,
+        indices: Sequence[int] | npt.NDArray[np.integer],
+    ) -> None:
         self._key = f"{seed}/{name}/{severity}"
         self._indices = indices
         self._made: list[np.random.Generator] | None = None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import importlib.util
 import pathlib
 import re
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfvmf.errors import UserError
+from tfvmf.evaluation.scores import check_known, check_scores
 from tfvmf.evaluation.tables import Page, Table
 from tfvmf.files import write_json, write_text, writing
 from tfvmf.lazy import Registry
@@ -36,7 +36,8 @@ class Options:
     """How to measure. Each suite reads what concerns it.
 
     Attributes:
-        max_images: Number of test images that are measured; 0 for all.
+        max_images: Number of test images that are measured, and of foreign ones: a seeded sample,
+            stratified where there are labels; 0 for all.
         scores: Names of measures of uncertainty (`evaluation.SCORES`), the main one first; () for
             the one that suits the subject.
         num_passes: Forward passes of the score `dropout`.
@@ -68,22 +69,37 @@ class Options:
             value = getattr(self, name)
             if isinstance(value, str):
                 raise ValueError(f"{name}={value!r}: expected a sequence, like ({value!r},)")
+        check_scores(self.scores)
 
 
 class Headline(NamedTuple):
-    """A number for the top of the report.
+    """A number that matters: for the terminal and for the top of the report.
 
     Attributes:
-        words: What it is.
+        words: What it is, and which way is right.
         value: The number; None where it could not be measured.
         form: How it is written, as `format` takes it.
         printed: The paper's number, if it prints one.
+        note: What a reader must know before believing it.
     """
 
     words: str
     value: float | None
     form: str = ".3f"
     printed: float | None = None
+    note: str = ""
+
+    @property
+    def number(self) -> str:
+        """The value as text."""
+        return format(self.value, self.form)
+
+    @property
+    def beside(self) -> str:
+        """The paper's number and the note, in brackets; "" if there are none."""
+        paper = "" if self.printed is None else f"paper: {self.printed:{self.form}}"
+        text = "; ".join(filter(None, (paper, self.note)))
+        return f"({text})" if text else ""
 
 
 class Measured(NamedTuple):
@@ -98,6 +114,14 @@ class Measured(NamedTuple):
     files: Mapping[str, Callable[[pathlib.Path], object]] = {}
 
 
+class Tile(NamedTuple):
+    """An image in a gallery: its place in the suite's `sprite.png`, what is below it, a hint."""
+
+    place: int
+    caption: str
+    hint: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Suite:
     """A function of a subject that returns numbers, and what others need to know about it.
@@ -105,27 +129,32 @@ class Suite:
         results = suite(subject, max_images=1000)
 
     Where the subject has a directory, it writes `<directory>/<name>/`: its files, `table.csv`,
-    `table.md` and, last, `results.json`.
+    `table.md` and, last, `results.json`. Results also say of which method and data they are, at
+    which step, and on how many (`images`) of how many (`of_images`) test images.
 
     Attributes:
         name: In flags and paths.
-        title: In the report.
+        title: In the report and above its tables.
         measure: Does the work.
-        page: From results to the text and tables that people read.
+        verdict: From results to one sentence that says how good they are.
+        headlines: From results to the three to five numbers that matter.
+        blocks: From results to the paragraphs and tables that people read.
         table: From results to the table for programs.
-        headlines: From results to numbers for the top of the report.
-        lines: From results to lines that are printed beside the numbers.
+        gallery: From results to rows of images by their heading.
         among_all: Whether `all` includes it; a suite that takes long should not be.
+        uses_images: Whether it looks at the test images.
     """
 
     name: str
     title: str
     measure: Callable[[Subject, Options], Measured]
-    page: Callable[[Results], Page] | None = None
-    table: Callable[[Results], Table] | None = None
+    verdict: Callable[[Results], str] = lambda results: ""
     headlines: Callable[[Results], Sequence[Headline]] = lambda results: ()
-    lines: Callable[[Results], Sequence[str]] = lambda results: ()
+    blocks: Callable[[Results], Sequence[str | Table]] = lambda results: ()
+    table: Callable[[Results], Table] | None = None
+    gallery: Callable[[Results], Mapping[str, Sequence[Tile]]] = lambda results: {}
     among_all: bool = True
+    uses_images: bool = True
 
     def __call__(self, subject: Subject, options: Options | None = None, **changes: Any) -> Results:
         """Measures a subject.
@@ -136,8 +165,13 @@ class Suite:
             **changes: Fields of `Options` that replace these.
         """
         options = dataclasses.replace(options or Options(), **changes)
+        subject = subject.sample(options.max_images)
         directory = subject.directory_for(self.name)
         results, files = self.measure(subject, options)
+        results |= subject.identity()
+        if self.uses_images:
+            sizes = {"images": subject.test.size, "of_images": subject.test.whole_size}
+            results = sizes | results  # a suite of other data has its own
         if directory is None:
             return results
         with writing(directory):
@@ -146,13 +180,24 @@ class Suite:
                 write(directory / name)
         if self.table:
             write_text(directory / "table.csv", self.table(results).csv())
-        if self.page:
-            write_text(directory / "table.md", self.page(results).markdown())
+        page = self.page(results)
+        if page.blocks:
+            write_text(directory / "table.md", page.markdown())
         write_json(directory / "results.json", results)
         return results
 
+    def page(self, results: Results) -> Page:
+        """What people read: the verdict, what was measured, and the suite's blocks."""
+        blocks = list(self.blocks(results))
+        if blocks:
+            known = filter(None, (count_images(results), at_step(results)))
+            lead = [f"{', '.join(known)}."] if self.uses_images else []
+            blocks = [*filter(None, [self.verdict(results)]), *lead, *blocks]
+        return Page(f"{self.title}: {results['method']} on {results['data']}", blocks)
+
 
 SUITES: Registry[Suite] = Registry(
+    images="tfvmf.evaluation.suites.images:images",
     curves="tfvmf.evaluation.suites.curves:curves",
     probe="tfvmf.evaluation.suites.probe:probe",
     failure="tfvmf.evaluation.suites.failure:failure",
@@ -166,15 +211,8 @@ SUITES: Registry[Suite] = Registry(
 def check_names(names: str) -> list[str]:
     """The suites that a comma-separated list names; ["all"] for all that are not slow."""
     chosen = [name.strip() for name in names.split(",") if name.strip()]
-    if chosen == ["all"]:
-        return chosen
-    for name in chosen or [names]:
-        if name not in SUITES:
-            near = difflib.get_close_matches(name, SUITES, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(
-                f"suite={name} is unknown: {hint}use all or some of {', '.join(SUITES)}"
-            )
+    if chosen != ["all"]:
+        check_known("suite", chosen or [names], SUITES)
     return chosen
 
 
@@ -186,12 +224,12 @@ def describe_suites() -> dict[str, str]:
 def evaluate(
     subject: Subject, suites: str = "all", options: Options | None = None, **changes: Any
 ) -> dict[str, Results]:
-    """Runs suites one after another and prints their numbers.
+    """Runs suites one after another, prints what matters and writes the report.
 
     Args:
         subject: What to measure.
-        suites: Names, separated by commas. `all` is every suite that is not slow, leaves out those
-            that have nothing to measure, and ends with the report `<directory>/report.html`.
+        suites: Names, separated by commas. `all` is every suite that is not slow, and leaves out
+            those that have nothing to measure.
         options: How to measure; the defaults if left out.
         **changes: Fields of `Options` that replace these.
 
@@ -203,6 +241,9 @@ def evaluate(
     everything = names == ["all"]
     if everything:
         names = [name for name in SUITES if SUITES[name].among_all]
+    if options.scores:
+        subject.uncertainty(options)  # what it lacks for them shows before anything is measured
+    subject = subject.sample(options.max_images)
     found: dict[str, Results] = {}
     for name in names:
         try:
@@ -212,45 +253,44 @@ def evaluate(
                 raise
             print(f"\n{name}: left out, {printable(str(error))}")
             continue
-        lines = map(printable, _summary(subject, SUITES[name], found[name]))
-        print("\n".join(["", *lines]), flush=True)
-    if everything and subject.directory is not None:
-        print(f"\nreport: {write_report(subject, found, options)}")
+        print("\n".join(["", *map(printable, summarize(SUITES[name], found[name]))]), flush=True)
+    if subject.directory is not None:
+        print(f"\nreport: {printable(str(write_report(subject)))}")
     return found
 
 
-def write_report(
-    subject: Subject, results: Mapping[str, Results], options: Options | None = None
-) -> pathlib.Path:
-    """Writes `<directory>/report.html`, one page with all results; returns its path.
+def write_report(subject: Subject) -> pathlib.Path:
+    """Writes `<directory>/report.html`, one page with all results there; returns its path.
 
-    Args:
-        subject: What was measured.
-        results: What the suites returned, by name, in the order of the page.
-        options: How it was measured.
+    Results of another checkpoint, method or data, which may lie in the same directory, are left
+    out.
     """
     from tfvmf.evaluation import report
 
-    measured = [(SUITES[name], found) for name, found in results.items()]
-    return report.write(subject, measured, options or Options())
+    return report.write(subject)
+
+
+def summarize(suite: Suite, results: Results) -> Iterator[str]:
+    """The lines that are printed about a suite: the verdict, and aligned numbers."""
+    count = f" ({count_images(results)})" if suite.uses_images else ""
+    yield f"{suite.name}{count}: {suite.verdict(results) or suite.title}"
+    lines = [line for line in suite.headlines(results) if line.value is not None]
+    width = max((len(line.words) for line in lines), default=0)
+    for line in lines:
+        yield f"  {line.words:{width}}  {line.number:>9}  {line.beside}".rstrip()
+    if "open" in results:
+        yield f"  open it with: {results['open']}"
+
+
+def count_images(results: Results) -> str:
+    """How many test images results are about: `a sample of 1,000 of 10,000 images`."""
+    images, whole = results["images"], results["of_images"]
+    return f"{whole:,} images" if images == whole else f"a sample of {images:,} of {whole:,} images"
 
 
 def at_step(results: Results) -> str:
-    """`, step 7` for a sentence about results of a run; "" where there were no steps."""
-    return f", step {results['step']}" if "step" in results else ""
-
-
-def _summary(subject: Subject, suite: Suite, results: Results) -> Iterator[str]:
-    """The lines that are printed about a suite."""
-    place = subject.directory_for(suite.name)
-    yield f"{suite.name}: {place}" if place else suite.name
-    for key, value in results.items():
-        if isinstance(value, float):
-            small = 0.0 < abs(value) < 1e-4
-            yield f"  {key:20} {value:{'.2e' if small else '.4f'}}"
-        elif isinstance(value, int | str):
-            yield f"  {key:20} {value}"
-    yield from (f"  {line}" for line in suite.lines(results))
+    """`step 7` for a sentence about results of a run; "" where there were no steps."""
+    return f"step {results['step']}" if "step" in results else ""
 
 
 def _question(entry: Suite | str) -> str:

@@ -17,10 +17,10 @@ from tfvmf import vmf
 from tfvmf.data.corruptions import SEVERITIES
 from tfvmf.evaluation.scores import SCORES
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import Measured, NotApplicable, Options, Results, Suite, at_step
+from tfvmf.evaluation.suites import Headline, Measured, NotApplicable, Options, Results, Suite
 from tfvmf.evaluation.suites.cifar10c import correlate, corrupted_images, measure_scores
 from tfvmf.evaluation.suites.ood import detection, foreign_sources
-from tfvmf.evaluation.tables import Cell, Page, Table
+from tfvmf.evaluation.tables import Cell, Table
 
 PAIR = ("kappa", "agreement")
 
@@ -63,11 +63,7 @@ def _measure(subject: Subject, options: Options) -> Measured:
         **{f"{name}_error": entry["error"] for name, entry in whole.items()},
         "scale": scale,
         "corruptions": corrupted.described,
-        "data": f"{subject.test.name} ({subject.test.split})",
-        "images": len(clean["kappa"]),
         "views": options.num_views,
-        "method": subject.name,
-        **subject.facts,
         **({"note": subject.kappa_note} if subject.kappa_note else {}),
         **whole,
         "spearman": spearman,
@@ -75,7 +71,7 @@ def _measure(subject: Subject, options: Options) -> Measured:
         "out": {},
     }
     for name, source in foreign.items():
-        values = subject.measure(source, options, limit=options.max_images)
+        values = subject.measure(source, options)
         results["out"][name] = compare(predict, *(values[score] for score in PAIR)) | {
             f"{score}_auroc": _auroc(score, clean, values) for score in PAIR
         }
@@ -86,15 +82,9 @@ def _measure(subject: Subject, options: Options) -> Measured:
 def compare(predict: Cosine, kappa: np.ndarray, cosine: np.ndarray) -> dict[str, Any]:
     """Kappa [N] against the measured E[cos] [N] of the same images.
 
-    Args:
-        predict: From kappa [N] to the E[cos] [N] that it stands for.
-        kappa: [N].
-        cosine: [N].
-
-    Returns:
-        `kappa`, `predicted` (the cosine that kappa stands for) and `agreement`, each a mean;
-        `error`, the mean of |predicted - agreement|; `rank`, the Spearman correlation of kappa with
-        the agreement over the images, None where one of them is the same for all.
+    `kappa`, `predicted` (the cosine that kappa stands for) and `agreement` are means; `error` is
+    the mean of |predicted - agreement|, `rank` the Spearman correlation of kappa with the agreement
+    over the images, None where one of them is the same for all.
     """
     predicted = np.asarray(predict(tf.constant(kappa, tf.float32))).astype(np.float64)
     varied = np.ptp(kappa) > 0 and np.ptp(cosine) > 0
@@ -152,19 +142,33 @@ def _table(results: Results) -> Table:
     return Table(columns=["images_of", "severity", *_COLUMNS], rows=rows)
 
 
-def _page(results: Results) -> Page:
+def _verdict(results: Results) -> str:
+    clean, corrupted = results["clean_error"], results["corrupted_error"]
+    kappa, views = results["kappa_spearman"], results["agreement_spearman"]
+    blame = "kappa follows corruptions as the views do"
+    if views < -0.5 and kappa > views + 0.3:
+        blame = "the views follow corruptions and kappa does not: the head is to blame"
+    elif views >= -0.5:
+        blame = "the agreement of views itself does not follow corruptions: the encoder is to blame"
+    return (
+        f"kappa misses the agreement by {clean:.3f} (clean), {corrupted:.3f} (corrupted); {blame}"
+    )
+
+
+def _blocks(results: Results) -> list[str | Table]:
     """What kappa predicts and what is measured, then both scores against severity."""
     scale = results["scale"]
     blocks: list[str | Table] = [
-        f"{results['images']:,} images{at_step(results)}; {results['corruptions']}.",
-        f"Agreement: the mean cosine E[cos] of the directions of {results['views']} augmented "
-        f"views, measured. Predicted: {scale}, from the image alone. The error is the mean of "
-        f"|{scale} - E[cos]| over the images (few views make the measurement itself uncertain); "
-        "the rank correlation is Spearman's, of kappa with E[cos] over the images.",
+        f"{results['corruptions']}. Agreement: the mean cosine E[cos] of the directions of "
+        f"{results['views']} augmented views, measured. Predicted: {scale}, from the image alone. "
+        f"The error is the mean of |{scale} - E[cos]| over the images (few views make the "
+        "measurement itself uncertain); the rank correlation is Spearman's, of kappa with E[cos] "
+        "over the images.",
     ]
     if "note" in results:
         blocks.append(f"Note: {results['note']}.")
     named = {"clean": results["clean"], "corrupted": results["corrupted"], **results["out"]}
+    means = [results[f"{score}_spearman"] for score in PAIR]
     keys = ("predicted", "agreement", "error", "rank")
     blocks.append(
         Table(
@@ -185,13 +189,7 @@ def _page(results: Results) -> Page:
                 ]
                 for name, entries in results["calibration"].items()
             ],
-            footer=[
-                [
-                    "mean",
-                    *(results[f"{score}_spearman"] for score in PAIR),
-                    *[None] * len(SEVERITIES),
-                ]
-            ],
+            footer=[["mean", *means, *[None] * len(SEVERITIES)]],
         )
     )
     if results["out"]:
@@ -205,15 +203,21 @@ def _page(results: Results) -> Page:
                 ],
             )
         )
-    title = "Kappa and the agreement of views"
-    return Page(f"{title}: {results['method']} on {results['data']}", blocks)
+    return blocks
 
 
 agreement = Suite(
     name="agreement",
     title="Agreement of views",
     measure=_measure,
-    page=_page,
+    verdict=_verdict,
+    headlines=lambda results: [
+        Headline("error of kappa on clean images", results["clean_error"]),
+        Headline("error of kappa on corrupted images", results["corrupted_error"]),
+        Headline("mean Spearman of kappa with severity", results["kappa_spearman"], "+.3f"),
+        Headline("mean Spearman of the agreement itself", results["agreement_spearman"], "+.3f"),
+    ],
+    blocks=_blocks,
     table=_table,
     among_all=False,  # many passes over many images
 )

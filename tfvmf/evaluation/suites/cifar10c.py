@@ -6,30 +6,36 @@ Corrupted images are made here, or read from CIFAR-10-C's files or TFDS.
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
-import matplotlib
 import numpy as np
 import scipy.stats
-from matplotlib.figure import Figure
 
+from tfvmf.data import Source
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.data.corruptions.cache import Corrupted, open_corrupted
 from tfvmf.errors import UserError
 from tfvmf.evaluation import paper, plots
-from tfvmf.evaluation.scores import SCORES
+from tfvmf.evaluation.scores import ONE_PASS, SCORES, Uncertainty
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import Headline, Measured, Options, Results, Suite, at_step
-from tfvmf.evaluation.tables import Cell, Page, Table
+from tfvmf.evaluation.suites import Headline, Measured, Options, Results, Suite
+from tfvmf.evaluation.tables import Cell, Table
 from tfvmf.files import write_json, write_text
 from tfvmf.progress import Progress
 from tfvmf.training import checkpoints
 
 _CHUNK = 1000
 _SHOWN = ("gaussian_blur", "fog", "gaussian_noise", "pixelate", "zoom_blur")
+_MEANS = ("mean_spearman", "mean_pearson", "mean_per_image", "mean_auroc")
+_PAPER_ROWS = {
+    "kappa": "Ours (-)",
+    "ensemble variance": "Model ensembles (+)",
+    "dropout variance": "MC dropout (+)",
+}
 
-Scores = dict[str, np.ndarray]
+Scores = dict[str, np.ndarray]  # [6, N] by corruption: clean, severities 1 to 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +48,8 @@ class Correlation:
         pearson: Linear correlation of the same points, as in its appendix.
         per_image: Rank correlation over all (image, severity) pairs: what six means cannot say.
         interval: Its 95 % interval, by a bootstrap over images.
+        falls: How often a clean image has a higher score than one of severity 5 (a draw counts
+            half): the AUROC of telling them apart by a score that should fall.
     """
 
     means: list[float]
@@ -49,6 +57,7 @@ class Correlation:
     pearson: float
     per_image: float
     interval: tuple[float, float]
+    falls: float
 
 
 def correlate(scores: np.ndarray, *, rounds: int = 1000, seed: int = 0) -> Correlation:
@@ -56,13 +65,15 @@ def correlate(scores: np.ndarray, *, rounds: int = 1000, seed: int = 0) -> Corre
 
     A score that does not change at all has no correlation: NaN.
     """
-    levels = np.arange(len(scores))
-    means = scores.mean(axis=1)
+    scores = scores.astype(np.float64)
+    levels, means = np.arange(len(scores)), scores.mean(axis=1)
     moves = np.ptp(means) > 0
     spearman = scipy.stats.spearmanr(levels, means).statistic if moves else np.nan
     pearson = np.corrcoef(levels, means)[0, 1] if moves else np.nan
     per_image, interval = _per_image(scores, rounds, seed)
-    return Correlation(means.tolist(), float(spearman), float(pearson), per_image, interval)
+    wins = scipy.stats.mannwhitneyu(scores[0], scores[-1], method="asymptotic").statistic
+    falls = float(wins) / scores.shape[1] ** 2
+    return Correlation(means.tolist(), float(spearman), float(pearson), per_image, interval, falls)
 
 
 def _per_image(scores: np.ndarray, rounds: int, seed: int) -> tuple[float, tuple[float, float]]:
@@ -92,22 +103,14 @@ def _measure(subject: Subject, options: Options) -> Measured:
     """Measures the scores on clean and corrupted test images."""
     corrupted = corrupted_images(subject, options)
     results, correlations, scores = measure_corruption(subject, options, corrupted)
-    shown = min(results["images"], _CHUNK)
-
-    def draw(path: pathlib.Path) -> None:
-        draw_examples(
-            path,
-            subject.test.images(0, shown),
-            lambda name, severity: corrupted.read(name, severity, 0, shown),
-            {name: values[:, :shown] for name, values in scores.items()},
-            score=results["score"],
-        )
-
+    title = results["score"]
     return Measured(
         results,
         {
-            "examples.png": draw,
-            "kappa.png": lambda path: draw_means(path, correlations, score=results["score"]),
+            "examples.png": lambda path: draw_examples(path, subject, corrupted, scores, title),
+            "kappa.png": lambda path: draw_means(
+                path, correlations, score=title, sign=results["expected_sign"]
+            ),
         },
     )
 
@@ -120,7 +123,6 @@ def corrupted_images(subject: Subject, options: Options) -> Corrupted:
         directory=options.corrupted_dir,
         fill=options.cache_corrupted,
         load=subject.open,
-        part=bool(options.max_images),
     )
 
 
@@ -139,49 +141,61 @@ def measure_corruption(
     """
     corrupted = corrupted or corrupted_images(subject, options)
     measured = measure_scores(subject, options, corrupted)
-    score, source = subject.score(options), subject.test
+    score = subject.score(options)
     correlations = {
         name: {corruption: correlate(values) for corruption, values in by_corruption.items()}
         for name, by_corruption in measured.items()
     }
-    main = correlations[score.name]
-    results = summarize(main) | {
-        "score": score.title,
-        "expected_sign": score.expected_sign,
-        "corruptions": corrupted.described,
-        "data": f"{source.name} ({source.split})",
-        "images": next(iter(measured[score.name].values())).shape[1],
-        "method": subject.name,
-        **subject.facts,
-        "scores": {
-            name: {"expected_sign": SCORES[name].expected_sign, **summarize(values)}
-            for name, values in correlations.items()
-        },
+    summaries = {
+        name: {"expected_sign": SCORES[name].expected_sign}
+        | summarize(values, SCORES[name].expected_sign)
+        for name, values in correlations.items()
     }
-    return results, main, measured[score.name]
+    results = {
+        "score": score.title,
+        **summaries[score.name],
+        "corruptions": corrupted.described,
+        "scores": summaries,
+    }
+    return results, correlations[score.name], measured[score.name]
 
 
 def measure_scores(subject: Subject, options: Options, corrupted: Corrupted) -> dict[str, Scores]:
-    """Every score that is asked for under every corruption: {score: {corruption: [6, N]}}."""
-    uncertainty, source = subject.uncertainty(options), subject.test
-    size = min(source.size, options.max_images or source.size)
+    """Every score that is asked for under every corruption: {score: {corruption: [6, N]}}.
+
+    The subject keeps them, together with all that the same pass over the images gives, for other
+    suites: 4 bytes for each score, image, corruption and severity.
+    """
+    asked, source = subject.uncertainty(options).scores, subject.test
+    settings = (options.num_views, options.num_passes, options.corruptions)
+    kept: dict[str, Scores] = subject.keep(
+        ("corrupted", source, *settings, str(options.corrupted_dir)), dict
+    )
+    if not set(asked) <= kept.keys():
+        missing = [name for name in dict.fromkeys((*asked, *ONE_PASS)) if name not in kept]
+        uncertainty = subject.uncertainty(dataclasses.replace(options, scores=missing))
+        kept |= score_corrupted(uncertainty, source, corrupted)
+    return {name: kept[name] for name in asked}
+
+
+def score_corrupted(
+    uncertainty: Uncertainty, source: Source, corrupted: Corrupted
+) -> dict[str, Scores]:
+    """Scores of a source under every corruption: {score: {corruption: [6, N]}}."""
+    levels = 1 + len(SEVERITIES)
     measured = {
-        name: {corruption: np.empty((1 + len(SEVERITIES), size)) for corruption in CORRUPTIONS}
+        name: {each: np.empty((levels, source.size), np.float32) for each in CORRUPTIONS}
         for name in uncertainty.scores
     }
-    total = size * (1 + len(SEVERITIES) * len(CORRUPTIONS))
+    chunks = [(start, min(start + _CHUNK, source.size)) for start in range(0, source.size, _CHUNK)]
+    total = source.size * (1 + len(SEVERITIES) * len(CORRUPTIONS))
     with Progress(total, unit="image", description="corruptions") as progress:
-        for start, stop in _chunks(size):
+        for start, stop in chunks:
             for name, values in uncertainty(source.images(start, stop)).items():
                 for by_severity in measured[name].values():
                     by_severity[0, start:stop] = values
             progress.update(stop - start)
-        parts = [
-            (corruption, severity, *chunk)
-            for corruption in CORRUPTIONS
-            for severity in SEVERITIES
-            for chunk in _chunks(size)
-        ]
+        parts = [(*each, *chunk) for each in product(CORRUPTIONS, SEVERITIES) for chunk in chunks]
         for (corruption, severity, start, stop), images in corrupted.read_ahead(parts):
             for name, values in uncertainty(images).items():
                 measured[name][corruption][severity, start:stop] = values
@@ -189,170 +203,183 @@ def measure_scores(subject: Subject, options: Options, corrupted: Corrupted) -> 
     return measured
 
 
-def summarize(correlations: dict[str, Correlation]) -> dict[str, Any]:
-    """The numbers of `results.json`."""
-    return {
-        "mean_spearman": float(np.mean([c.spearman for c in correlations.values()])),
-        "mean_pearson": float(np.mean([c.pearson for c in correlations.values()])),
-        "mean_per_image": float(np.mean([c.per_image for c in correlations.values()])),
+def summarize(correlations: Mapping[str, Correlation], sign: int) -> dict[str, Any]:
+    """The numbers of `results.json`, of a score whose correlations should have this sign."""
+    by_name: dict[str, dict[str, Any]] = {
         "spearman": {name: c.spearman for name, c in correlations.items()},
         "pearson": {name: c.pearson for name, c in correlations.items()},
-        "per_image": {
-            name: {"spearman": c.per_image, "interval": list(c.interval)}
-            for name, c in correlations.items()
-        },
-        "mean_score": {name: c.means for name, c in correlations.items()},
+        "auroc": {name: c.falls if sign < 0 else 1.0 - c.falls for name, c in correlations.items()},
     }
+    means = {f"mean_{key}": float(np.mean(list(each.values()))) for key, each in by_name.items()}
+    return (
+        means
+        | by_name
+        | {
+            "mean_per_image": float(np.mean([c.per_image for c in correlations.values()])),
+            "per_image": {
+                name: {"spearman": c.per_image, "interval": list(c.interval)}
+                for name, c in correlations.items()
+            },
+            "mean_score": {name: c.means for name, c in correlations.items()},
+        }
+    )
 
 
-def _chunks(size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, size, _CHUNK):
-        yield start, min(start + _CHUNK, size)
+def _verdict(results: Results) -> str:
+    sign, values = results["expected_sign"], results["spearman"].values()
+    right = sum(sign * value > 0 for value in values)
+    words = "falls" if sign < 0 else "rises"
+    poor = ": it does not follow them" if right <= len(values) / 2 else ""
+    return f"{results['score']} {words} under {right} of {len(values)} corruptions{poor}"
+
+
+def _headlines(results: Results) -> list[Headline]:
+    sign = results["expected_sign"]
+    right = "minus" if sign < 0 else "plus"
+    row = _PAPER_ROWS.get(results["score"])
+    printed = float(np.mean(list(paper.TABLE_1[row].values()))) if row else None
+    worst = max(results["spearman"], key=lambda name: -sign * results["spearman"][name])
+    return [
+        Headline(f"mean Spearman ({right} is right)", results["mean_spearman"], "+.3f", printed),
+        Headline(f"worst of them, {_words(worst)}", results["spearman"][worst], "+.3f"),
+        Headline("mean Spearman over all images", results["mean_per_image"], "+.3f"),
+        Headline("mean AUROC, clean against severity 5", results["mean_auroc"]),
+    ]
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _table(results: Results) -> Table:
     """One row per corruption: correlations, and the mean score at the six levels."""
     levels = ["score_clean", *(f"score_{severity}" for severity in SEVERITIES)]
-    names = ["spearman", "pearson", "per_image", "per_image_low", "per_image_high"]
+    names = ["spearman", "pearson", "per_image", "per_image_low", "per_image_high", "auroc"]
     rows: list[list[Cell]] = []
     for name, means in results["mean_score"].items():
         entry = results["per_image"][name]
         correlations = [results["spearman"][name], results["pearson"][name], entry["spearman"]]
-        rows.append([name, *correlations, *entry["interval"], *means])
+        rows.append([name, *correlations, *entry["interval"], results["auroc"][name], *means])
     return Table(columns=["corruption", *names, *levels], rows=rows)
 
 
-def _page(results: Results) -> Page:
-    """The paper's Table 1 and its appendix table with ours beside, and the other correlations."""
+def _blocks(results: Results) -> list[str | Table]:
+    """The paper's Table 1 and its appendix table with ours beside, and what single images say."""
     sign = "minus" if results["expected_sign"] < 0 else "plus"
     blocks: list[str | Table] = [
-        f"{results['images']:,} images{at_step(results)}; {results['corruptions']}.",
-        f"A negative correlation says that {results['score']} falls as the corruption grows; the "
-        f"expected sign is {sign}. The columns of the paper are its 1000 epochs of ResNet-50 on "
-        "CIFAR-10-C.",
+        f"{results['corruptions']}. A negative correlation says that {results['score']} falls as "
+        f"the corruption grows; the expected sign is {sign}. The columns of the paper are its 1000 "
+        "epochs of ResNet-50 on CIFAR-10-C.",
     ]
-    if not results["data"].startswith("cifar10 "):
+    if results["data"] != "cifar10":
         blocks.append("The images are not CIFAR-10's: the protocol is the same, the data are not.")
-    words = {name: name.replace("_", " ") for name in results["spearman"]}
     for key, printed in (("spearman", paper.TABLE_1), ("pearson", paper.TABLE_1_PEARSON)):
         beside = printed.values()
+        means = [float(np.mean(list(row.values()))) for row in beside]
         blocks.append(
             Table(
                 title=f"{key.capitalize()} correlation of six points",
                 columns=["corruption", "tfvmf", *(f"paper: {row}" for row in printed)],
                 rows=[
-                    [words[name], value, *(row[name] for row in beside)]
+                    [_words(name), value, *(row[name] for row in beside)]
                     for name, value in results[key].items()
                 ],
-                footer=[
-                    [
-                        "mean",
-                        results[f"mean_{key}"],
-                        *(float(np.mean(list(row.values()))) for row in beside),
-                    ]
-                ],
+                footer=[["mean", results[f"mean_{key}"], *means]],
             )
         )
     rows: list[list[Cell]] = []
     for name, entry in results["per_image"].items():
-        low, high = entry["interval"]
-        rows.append([words[name], entry["spearman"], f"{low:.3f} to {high:.3f}"])
+        interval = "{:.3f} to {:.3f}".format(*entry["interval"])
+        rows.append([_words(name), entry["spearman"], interval, results["auroc"][name]])
     blocks.append(
         Table(
-            title="Spearman correlation over all (image, severity) pairs",
-            columns=["corruption", "tfvmf", "95 % interval"],
+            title="Single images: Spearman correlation over all (image, severity) pairs, and AUROC "
+            "of severity 5 against clean",
+            columns=["corruption", "Spearman", "95 % interval", "AUROC"],
             rows=rows,
-            footer=[["mean", results["mean_per_image"], None]],
-            align="lrr",
+            footer=[["mean", results["mean_per_image"], None, results["mean_auroc"]]],
+            align="lrrr",
         )
     )
     if len(results["scores"]) > 1:
         blocks.append(_beside(results["scores"]))
-    title = f"{results['score'].capitalize()} against corruption"
-    return Page(f"{title}: {results['method']} on {results['data']}", blocks)
+    return blocks
 
 
-def _beside(scores: dict[str, dict[str, Any]]) -> Table:
-    """Mean correlations of several scores, each with the sign that it should have."""
-    keys = ("mean_spearman", "mean_pearson", "mean_per_image")
+def _beside(scores: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Means of several scores, each with the sign that it should have."""
     return Table(
         title="Scores beside each other, means over the corruptions",
-        columns=["score", "expected sign", "Spearman of six points", "Pearson", "over all images"],
+        columns=["score", "expected sign", "Spearman", "Pearson", "over all images", "AUROC"],
         rows=[
             [
                 SCORES[name].title,
                 "minus" if entry["expected_sign"] < 0 else "plus",
-                *(entry[key] for key in keys),
+                *(entry[key] for key in _MEANS),
             ]
             for name, entry in scores.items()
         ],
     )
 
 
-def draw_means(path: pathlib.Path, correlations: dict[str, Correlation], *, score: str) -> None:
-    """The mean score against severity, one panel per corruption."""
-    with matplotlib.rc_context(plots.STYLE):
-        columns = 6
-        rows = -(-len(correlations) // columns)
-        figure = Figure(figsize=(11, 1.75 * rows))
+def draw_means(
+    path: pathlib.Path, correlations: Mapping[str, Correlation], *, score: str, sign: int = -1
+) -> None:
+    """The mean score against severity, one panel per corruption; blue has the right sign."""
+    columns = 6
+    rows = -(-len(correlations) // columns)
+    with plots.drawing(path, 11, 1.75 * rows) as figure:
         axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        for axis in axes.flat[len(correlations) :]:
-            axis.set_visible(False)
-        for axis, (name, value) in zip(axes.flat, correlations.items(), strict=False):
-            falls = value.spearman <= 0
-            axis.plot(
-                value.means, marker="o", markersize=3, color=plots.BLUE if falls else plots.ORANGE
-            )
+        shown = plots.show(axes.flat, len(correlations))
+        for axis, (name, value) in zip(shown, correlations.items(), strict=True):
+            color = plots.BLUE if sign * value.spearman >= 0 else plots.ORANGE
+            axis.plot(value.means, marker="o", markersize=3, color=color)
             axis.axhline(value.means[0], color=plots.GRAY, linewidth=0.8, linestyle=":")
-            axis.set_title(f"{name.replace('_', ' ')}  {value.spearman:+.2f}", loc="left")
+            axis.set_title(f"{_words(name)}  {value.spearman:+.2f}", loc="left")
             axis.set_xticks(range(len(value.means)))
         mean = np.mean([value.spearman for value in correlations.values()])
         figure.suptitle(
             f"Mean {score} against severity (0: clean). Spearman in the titles, mean {mean:+.3f}; "
-            f"orange: {score} rises",
+            f"orange: {score} {'rises' if sign < 0 else 'falls'}",
             x=0.01, ha="left", fontsize=10,
         )  # fmt: skip
         figure.tight_layout()
-        plots.save(figure, path)
+
+
+def choose_example(scores: Mapping[str, np.ndarray]) -> int:
+    """The image whose scores [6, N] change most like their mean, so that it stands for others.
+
+    It has the least squared distance of (score - clean score) to the mean of that, over all
+    corruptions and severities.
+    """
+    changes = np.stack([values[1:] - values[0] for values in scores.values()])
+    return int(np.square(changes - changes.mean(axis=-1, keepdims=True)).sum(axis=(0, 1)).argmin())
 
 
 def draw_examples(
-    path: pathlib.Path,
-    clean: np.ndarray,
-    corrupted: Callable[[str, int], np.ndarray],
-    scores: dict[str, np.ndarray],
-    *,
-    score: str,
+    path: pathlib.Path, subject: Subject, corrupted: Corrupted, scores: Scores, score: str
 ) -> None:
-    """One image from mild to severe under several corruptions, each with its score.
-
-    Args:
-        path: The PNG.
-        clean: Images [N, H, W, 3].
-        corrupted: (corruption, severity) -> the same images, corrupted.
-        scores: Corruption -> scores [6, N] of these images.
-        score: What they are called.
-    """
-    # An image with a typical score, not one that makes a point.
-    clean_scores = next(iter(scores.values()))[0]
-    chosen = int(np.argsort(clean_scores)[len(clean_scores) // 2])
-    with matplotlib.rc_context({**plots.STYLE, "axes.grid": False}):
-        columns = 1 + len(SEVERITIES)
-        figure = Figure(figsize=(1.35 * columns, 1.6 * len(_SHOWN)))
-        axes = figure.subplots(len(_SHOWN), columns)
-        for row, name in zip(axes, _SHOWN, strict=True):
-            images = [clean, *(corrupted(name, severity) for severity in SEVERITIES)]
-            for level, (axis, batch) in enumerate(zip(row, images, strict=True)):
-                axis.imshow(batch[chosen], interpolation="nearest")
-                axis.set_xticks([])
-                axis.set_yticks([])
-                axis.set_xlabel(f"{scores[name][level, chosen]:.2f}", labelpad=2)
-            row[0].set_ylabel(name.replace("_", " "))
+    """One image from mild to severe under several corruptions, each with its score."""
+    shown = {name: scores[name] for name in _SHOWN}
+    row = choose_example(shown)
+    clean = subject.test.images(row, row + 1)[0]
+    columns = 1 + len(SEVERITIES)
+    with plots.drawing(path, 1.35 * columns, 1.6 * len(shown), **{"axes.grid": False}) as figure:
+        axes = figure.subplots(len(shown), columns, subplot_kw={"xticks": [], "yticks": []})
+        for line, (name, values) in zip(axes, shown.items(), strict=True):
+            images = [corrupted.read(name, severity, row, row + 1)[0] for severity in SEVERITIES]
+            for level, (axis, image) in enumerate(zip(line, [clean, *images], strict=True)):
+                axis.imshow(image, interpolation="nearest")
+                axis.set_xlabel(f"{values[level, row]:.2f}", labelpad=2)
+            line[0].set_ylabel(_words(name))
         for level, axis in enumerate(axes[0]):
             axis.set_title("clean" if level == 0 else f"severity {level}")
-        figure.suptitle(f"One image from mild to severe, with its {score} below", fontsize=10)
+        figure.suptitle(
+            f"{score} from mild to severe, of the image whose {score}\nchanges most like the mean "
+            "over all images",
+            fontsize=10,
+        )
         figure.tight_layout()
-        plots.save(figure, path)
 
 
 def along_training(subject: Subject, options: Options | None = None, **changes: Any) -> Results:
@@ -368,14 +395,16 @@ def along_training(subject: Subject, options: Options | None = None, **changes: 
     options = dataclasses.replace(options or Options(), **changes)
     if subject.workdir is None:
         raise UserError(f"{subject.name} was not loaded from a run: it has no checkpoints")
+    kept, subject = checkpoints.paths(subject.workdir), subject.sample(options.max_images)
     directory = subject.directory_for(cifar10c.name)
     corrupted = corrupted_images(subject, options)
-    keys = ("mean_spearman", "mean_pearson", "mean_per_image")
     rows: list[dict[str, Any]] = []
-    for checkpoint in checkpoints.paths(subject.workdir):
-        results, _, _ = measure_corruption(subject.at(checkpoint), options, corrupted)
-        rows.append({"step": results["step"], **{key: results[key] for key in keys}})
-        print(f"step {results['step']}: mean Spearman {results['mean_spearman']:.3f}", flush=True)
+    for checkpoint in kept:
+        at = subject.at(checkpoint)
+        results, _, _ = measure_corruption(at, options, corrupted)
+        rows.append({"step": at.facts["step"], **{key: results[key] for key in _MEANS}})
+        mean = f"mean Spearman {results['mean_spearman']:+.3f}"
+        print(f"step {at.facts['step']}: {_verdict(results)}, {mean}", flush=True)
     if directory is not None:
         table = Table(columns=list(rows[0]), rows=[list(row.values()) for row in rows])
         write_text(directory / "along_training.csv", table.csv())
@@ -385,29 +414,24 @@ def along_training(subject: Subject, options: Options | None = None, **changes: 
 
 
 def _draw_along(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
-    with matplotlib.rc_context(plots.STYLE):
-        figure = Figure(figsize=(6, 3))
+    with plots.drawing(path, 6, 3) as figure:
         axis = figure.subplots()
         steps = [row["step"] for row in rows]
-        axis.plot(steps, [row["mean_spearman"] for row in rows], "o-", label="six points")
-        axis.plot(steps, [row["mean_per_image"] for row in rows], "o-", label="all images")
+        for key, words in (("mean_spearman", "six points"), ("mean_per_image", "all images")):
+            axis.plot(steps, [row[key] for row in rows], "o-", label=words)
         axis.set_xlabel("training step")
+        axis.set_xlim(0, 1.05 * steps[-1])
+        axis.set_ylim(-1.05, 1.05)
         axis.set_title("mean Spearman correlation of kappa with severity", loc="left")
         axis.legend()
-        plots.save(figure, path)
 
 
 cifar10c = Suite(
     name="cifar10c",
     title="Corruptions",
     measure=_measure,
-    page=_page,
+    verdict=_verdict,
+    headlines=_headlines,
+    blocks=_blocks,
     table=_table,
-    headlines=lambda results: [
-        Headline(
-            "mean Spearman with corruption",
-            results["mean_spearman"],
-            printed=float(np.mean(list(paper.TABLE_1["Ours (-)"].values()))),
-        )
-    ],
 )

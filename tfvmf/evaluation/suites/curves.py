@@ -1,34 +1,52 @@
 """How did training go? Losses, kappa and accuracy along it."""
 
+import itertools
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 
 from tfvmf.evaluation import plots
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import Measured, NotApplicable, Options, Suite
+from tfvmf.evaluation.suites import Headline, Measured, NotApplicable, Options, Results, Suite
 
 # What a line holds beside the loss and its terms.
-_NOT_TERMS = frozenset(
-    ("step", "epoch", "cosine", "kappa", "kappa_std", "learning_rate", "images_per_second")
-)
+_NOT_TERMS = {
+    *("member", "step", "epoch", "cosine", "kappa", "kappa_std"),
+    *("learning_rate", "images_per_second"),
+}
 
 Lines = Sequence[Mapping[str, float]]
 
 
 def _measure(subject: Subject, options: Options) -> Measured:
-    """Draws `curves.png` from what was logged in training."""
+    """Draws `curves.png` from what was logged in training, an ensemble's members together."""
     del options
-    trained = [line for line in subject.metrics if "loss" in line and line.get("epoch")]
-    if not trained:
+    by_member = [
+        list(lines)
+        for _, lines in itertools.groupby(subject.metrics, lambda line: line.get("member", 0))
+    ]
+    logged = [lines for lines in by_member if _trained(lines)]
+    if not logged:
         raise NotApplicable("the suite curves has nothing to draw: no training was logged")
-    monitored = [line for line in subject.metrics if "eval_kappa" in line]
-    results = {"final_loss": trained[-1]["loss"], "epochs": trained[-1]["epoch"]}
-    return Measured(results, {"curves.png": lambda path: draw(path, trained, monitored)})
+    trained, monitored = _trained(logged[0]), _monitored(logged[0])
+    results = {
+        "first_loss": trained[0]["loss"],
+        "final_loss": trained[-1]["loss"],
+        "epochs": trained[-1]["epoch"],
+        "members": len(logged),
+        "knn_accuracy": monitored[-1].get("knn_accuracy") if monitored else None,
+    }
+    return Measured(results, {"curves.png": lambda path: draw(path, logged)})
+
+
+def _trained(lines: Lines) -> Lines:
+    return [line for line in lines if "loss" in line and line.get("epoch")]
+
+
+def _monitored(lines: Lines) -> Lines:
+    return [line for line in lines if "eval_kappa" in line]
 
 
 def term_names(trained: Lines) -> list[str]:
@@ -40,43 +58,69 @@ def term_names(trained: Lines) -> list[str]:
     ]
 
 
-def draw(path: pathlib.Path, trained: Lines, monitored: Lines) -> None:
-    """Three panels: terms of the loss, kappa with its spread, k-NN accuracy."""
+def draw(path: pathlib.Path, members: Sequence[Lines]) -> None:
+    """Three panels: terms of the loss, kappa with its spread, k-NN accuracy.
+
+    Members of an ensemble are drawn over one another in the same colors.
+    """
 
     def column(lines: Lines, name: str) -> list[float]:
         return [line.get(name, math.nan) for line in lines]  # which a damaged line may lack
 
-    epochs = column(trained, "epoch")
-    steps_per_epoch = trained[-1]["step"] / trained[-1]["epoch"]
-    seen = [line["step"] / steps_per_epoch for line in monitored]
-    with matplotlib.rc_context(plots.STYLE):
-        figure = Figure(figsize=(11, 3))
+    with plots.drawing(path, 11, 3) as figure:
         losses, kappa, accuracy = figure.subplots(1, 3)
-        for term in term_names(trained):
-            losses.plot(epochs, column(trained, term), label=term)
-        losses.set_title("loss and its terms", loc="left")
+        for number, lines in enumerate(members):
+            trained, monitored = _trained(lines), _monitored(lines)
+            epochs = column(trained, "epoch")
+            steps_per_epoch = trained[-1]["step"] / trained[-1]["epoch"]
+            seen = [line["step"] / steps_per_epoch for line in monitored]
+            first = "" if number == 0 else "_"  # which hides a label
+            for place, term in enumerate(term_names(trained)):
+                losses.plot(epochs, column(trained, term), f"C{place}", label=first + term)
+            if "kappa" in trained[0]:
+                mean, spread = column(trained, "kappa"), column(trained, "kappa_std")
+                views, held_out = "training views (band: spread)", "held-out images"
+                kappa.plot(epochs, mean, color=plots.BLUE, label=first + views)
+                low, high = np.subtract(mean, spread), np.add(mean, spread)
+                kappa.fill_between(epochs, low, high, color=plots.BLUE, alpha=0.15, linewidth=0)
+                values = column(monitored, "eval_kappa")
+                kappa.plot(seen, values, "o", color=plots.ORANGE, label=first + held_out)
+                kappa.legend()
+            if monitored and "knn_accuracy" in monitored[0]:
+                values = column(monitored, "knn_accuracy")
+                accuracy.plot(seen, values, "o-", color=plots.GREEN)
+                accuracy.annotate(
+                    f"{values[-1]:.3f}", (seen[-1], values[-1]), xytext=(0, 6),
+                    textcoords="offset points", ha="right",
+                )  # fmt: skip
         losses.legend()
-        if "kappa" in trained[0]:
-            mean, spread = column(trained, "kappa"), column(trained, "kappa_std")
-            kappa.plot(epochs, mean, color=plots.BLUE, label="training views (band: spread)")
-            low, high = np.subtract(mean, spread), np.add(mean, spread)
-            kappa.fill_between(epochs, low, high, color=plots.BLUE, alpha=0.15, linewidth=0)
-            held_out = column(monitored, "eval_kappa")
-            kappa.plot(seen, held_out, "o", color=plots.ORANGE, label="held-out images")
-            kappa.legend()
-        kappa.set_title("kappa", loc="left")
-        if monitored and "knn_accuracy" in monitored[0]:
-            values = column(monitored, "knn_accuracy")
-            accuracy.plot(seen, values, "o-", color=plots.GREEN)
-            accuracy.annotate(
-                f"{values[-1]:.3f}", (seen[-1], values[-1]), xytext=(0, 6),
-                textcoords="offset points", ha="right",
-            )  # fmt: skip
-        accuracy.set_title("k-NN accuracy on held-out images", loc="left")
-        for axis in (losses, kappa, accuracy):
+        accuracy.set_ylim(0, 1.08)
+        several = f" of {len(members)} members" if len(members) > 1 else ""
+        titles = ("loss and its terms", "kappa", "k-NN accuracy on held-out images")
+        for axis, title in zip((losses, kappa, accuracy), titles, strict=True):
+            axis.set_title(title + several, loc="left")
             axis.set_xlabel("epoch")
+            axis.set_xlim(0, 1.02 * max(lines[-1]["epoch"] for lines in map(_trained, members)))
         figure.tight_layout()
-        plots.save(figure, path)
 
 
-curves = Suite(name="curves", title="Training", measure=_measure)
+def _verdict(results: Results) -> str:
+    first, last = results["first_loss"], results["final_loss"]
+    several = f"{results['members']} members, " if results["members"] > 1 else ""
+    moved = "fell" if last < first else "did not fall: it went"
+    return (
+        f"{several}{results['epochs']:.3g} epochs; the loss {moved} from {first:.3f} to {last:.3f}"
+    )
+
+
+curves = Suite(
+    name="curves",
+    title="Training",
+    measure=_measure,
+    verdict=_verdict,
+    headlines=lambda results: [
+        Headline("loss at the end", results["final_loss"]),
+        Headline("k-NN accuracy in training", results["knn_accuracy"]),
+    ],
+    uses_images=False,
+)

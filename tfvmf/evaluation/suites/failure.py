@@ -3,19 +3,19 @@
 The predictions are the linear probe's. A score of uncertainty passes if it is higher where the
 probe errs: kappa, if it is lower there. Beyond the paper: risk against coverage (the error rate
 that is left when the least certain images are refused), retrieval, and crops (a part of an image
-says less than the whole, so the score should say so too).
+says less than the whole, so the score should say so too). The control is the probe's own maximum
+softmax, which sees the labels.
 """
 
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 import scipy.stats
 import tensorflow as tf
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from sklearn.metrics import roc_auc_score
 
 from tfvmf import data, neighbors
@@ -23,9 +23,9 @@ from tfvmf.data import image_ops
 from tfvmf.evaluation import paper, plots
 from tfvmf.evaluation.scores import Score
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import Headline, Measured, Options, Results, Suite, at_step
+from tfvmf.evaluation.suites import Headline, Measured, Options, Results, Suite
 from tfvmf.evaluation.suites.probe import linear_probe
-from tfvmf.evaluation.tables import Cell, Page, Table
+from tfvmf.evaluation.tables import Cell, Table
 from tfvmf.progress import Progress
 
 ROUNDS, DRAWS = 50, 100
@@ -35,35 +35,31 @@ _BATCH = 250
 
 def _measure(subject: Subject, options: Options) -> Measured:
     """Measures the main score as a detector of errors."""
-    train_labels, test_labels = subject.labels("failure", limit=options.max_images)
-    embeddings = subject.embed(subject.test, limit=options.max_images)
-    score = subject.score(options)
+    train_labels, test_labels = subject.labels("failure")
+    embeddings, score = subject.embed(subject.test), subject.score(options)
     values = subject.main_score(subject.test, embeddings, options)
-    wrong = linear_probe(subject).predict(embeddings["features"]) != test_labels
+    probabilities = linear_probe(subject).probabilities(embeddings["features"])
+    wrong = linear_probe(subject).classes[probabilities.argmax(axis=1)] != test_labels
     uncertainty = score.uncertainty(values)
     bank = subject.embed(subject.train)["features"]
     _, rows = neighbors.nearest(embeddings["features"], bank, k=1)
+    measure = subject.uncertainty(options)
+    cropped = crop_test(subject.test, lambda images: measure(images)[score.name], values, score)
     results: dict[str, Any] = {
         "score": score.title,
         "expected_sign": score.expected_sign,
-        "data": subject.test.name,
-        "images": len(values),
-        "method": subject.name,
-        **subject.facts,
-        **compare(values, wrong),
+        **compare(values, wrong, sign=score.expected_sign),
         **detect(uncertainty, wrong),
+        "softmax": detect(-probabilities.max(axis=1), wrong),
         **retrieve(uncertainty, train_labels[rows[:, 0]] == test_labels),
         "mean_whole": float(values.mean()),
-    }
-    measure = subject.uncertainty(options)
-    cropped = crop_test(subject.test, lambda images: measure(images)[score.name], values, score)
-    results |= {
         "crop_share": float(np.mean([entry["share"] for entry in cropped])),
         "crops": cropped,
         "paper": paper.FAILURE,
     }
+    curves = {score.title: uncertainty, "maximum softmax": -probabilities.max(axis=1)}
     return Measured(
-        results, {"failure.png": lambda path: draw(path, results, values, uncertainty, wrong)}
+        results, {"failure.png": lambda path: draw(path, results, values, curves, wrong)}
     )
 
 
@@ -71,42 +67,53 @@ def compare(
     values: np.ndarray,
     wrong: np.ndarray,
     *,
+    sign: int = -1,
     rounds: int = ROUNDS,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The paper's test: Mann-Whitney U (two-sided) on draws from either group, several times.
+    """Are wrong predictions less certain? Mann-Whitney's U, one-sided.
+
+    `p` is of all images. The paper's protocol draws from either group, with replacement, several
+    times: `smallest_p`, `median_p`, `largest_p`. From a group that is smaller than a draw, images
+    are drawn many times over, and these p are too small.
 
     Args:
         values: Scores [N].
         wrong: bool [N].
+        sign: -1 if a certain image has a high score, 1 if a low one.
         rounds: Bootstrap rounds.
-        draws: Images drawn from each group in a round, with replacement.
+        draws: Images drawn from each group in a round.
         seed: Seed of the draws.
 
     Returns:
-        Sizes and means of the groups; the smallest, median and largest p over the rounds, None
-        where a group is empty; a `note` where a group is smaller than a draw from it.
+        Sizes and means of the groups; the p, None where a group is empty; a `note` on small groups.
     """
     groups = {"correct": values[~wrong], "wrong": values[wrong]}
     results: dict[str, Any] = {name: len(group) for name, group in groups.items()}
     for name, group in groups.items():
         results[f"mean_{name}"] = float(group.mean()) if len(group) else None
-    results |= {"smallest_p": None, "median_p": None, "largest_p": None, "rounds": rounds}
+    results |= dict.fromkeys(("p", "smallest_p", "median_p", "largest_p")) | {"rounds": rounds}
     small = [f"{len(group)} {name}" for name, group in groups.items() if len(group) < draws]
     empty = [name for name, group in groups.items() if not len(group)]
     if empty:
         return results | {"note": f"no prediction is {empty[0]}: there is nothing to compare"}
     if small:
         results["note"] = (
-            f"only {' and '.join(small)} predictions: each round draws {draws} of them with "
-            "repetition, and its p is too small"
+            f"only {' and '.join(small)} predictions, each drawn many times: p is too small"
         )
+
+    def test(correct: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+        side = "less" if sign > 0 else "greater"
+        p = scipy.stats.mannwhitneyu(
+            correct, wrong, axis=-1, method="asymptotic", alternative=side
+        ).pvalue
+        return np.nan_to_num(p, nan=1.0)  # a score that is the same for all images
+
     rng = np.random.default_rng(seed)
-    drawn = [rng.choice(group, (rounds, draws)) for group in groups.values()]
-    p = scipy.stats.mannwhitneyu(*drawn, axis=1, method="asymptotic").pvalue
-    p = np.nan_to_num(p, nan=1.0)  # a score that is the same for all images
+    p = test(*(rng.choice(group, (rounds, draws)) for group in groups.values()))
     return results | {
+        "p": float(test(*groups.values())),
         "smallest_p": float(p.min()),
         "median_p": float(np.median(p)),
         "largest_p": float(p.max()),
@@ -116,34 +123,29 @@ def compare(
 def detect(uncertainty: np.ndarray, wrong: np.ndarray) -> dict[str, float | None]:
     """The score [N] as a detector of wrong predictions (bool [N]).
 
-    `auroc`: a wrong prediction is positive. `aurc`: area under the risk-coverage curve;
-    `excess_aurc`: by how much it exceeds that of an oracle; `error_rate`: that of chance.
+    `auroc`: a wrong prediction is positive. `aurc`, `augrc`: areas under the risk-coverage curve
+    and the generalized one; `excess_aurc`: by how much the former exceeds that of an oracle;
+    `error_rate`: the AURC of chance, whose AUGRC is half of that.
     """
-    area, best = aurc(risk_coverage(uncertainty, wrong)), aurc(oracle(wrong))
+    risk, best = risk_coverage(uncertainty, wrong), aurc(oracle(wrong))
     return {
         "auroc": _auroc(wrong, uncertainty),
-        "aurc": area,
+        "aurc": aurc(risk),
         "oracle_aurc": best,
-        "excess_aurc": area - best,
+        "excess_aurc": aurc(risk) - best,
+        "augrc": augrc(risk),
         "error_rate": float(wrong.mean()),
     }
 
 
 def retrieve(uncertainty: np.ndarray, same_class: np.ndarray) -> dict[str, float | None]:
-    """The score [N] as a detector of bad neighbors: no classifier takes part.
+    """The uncertainty [N] as a detector of bad neighbors: no classifier takes part.
 
-    Args:
-        uncertainty: [N], high is uncertain.
-        same_class: bool [N], whether the nearest training image is of the image's class.
-
-    Returns:
-        `nearest_accuracy`, the share of these, and `r_auroc` (a neighbor of another class is
-        positive, which is the same as certainty predicting one of the same class).
+    `nearest_accuracy`: the share of images whose nearest training image is of their class (bool
+    [N]); `r_auroc`: a neighbor of another class is positive.
     """
-    return {
-        "nearest_accuracy": float(same_class.mean()),
-        "r_auroc": _auroc(~same_class, uncertainty),
-    }
+    accuracy = float(same_class.mean())
+    return {"nearest_accuracy": accuracy, "r_auroc": _auroc(~same_class, uncertainty)}
 
 
 def _auroc(positive: np.ndarray, values: np.ndarray) -> float | None:
@@ -156,10 +158,6 @@ def risk_coverage(uncertainty: np.ndarray, wrong: np.ndarray) -> np.ndarray:
 
     Where images are equally certain, the mean over all their orders: a score that says nothing
     has the overall error rate everywhere.
-
-    Args:
-        uncertainty: [N], high is uncertain.
-        wrong: bool [N], which predictions are wrong.
     """
     _, group, size = np.unique(uncertainty, return_inverse=True, return_counts=True)
     expected = (np.bincount(group, wrong) / size)[np.sort(group)]
@@ -176,6 +174,17 @@ def aurc(risk: np.ndarray) -> float:
     return float(risk.mean())
 
 
+def augrc(risk: np.ndarray) -> float:
+    """The area under the generalized risk-coverage curve (arXiv 2407.01032), in [0, 0.5].
+
+    The generalized risk at coverage i / N is the share of all N images that are accepted and wrong,
+    risk_i i / N; between coverages it is linear. It weighs every error alike, where AURC counts
+    those among the most certain images many times over.
+    """
+    joint = risk * np.arange(1, len(risk) + 1) / len(risk)
+    return float(joint.mean() - joint[-1] / (2 * len(risk)))
+
+
 def crop_test(
     source: data.Source,
     measure: Callable[[np.ndarray], np.ndarray],
@@ -186,9 +195,8 @@ def crop_test(
 ) -> list[dict[str, float]]:
     """How often an image is less certain once it is cropped.
 
-    Each of the first N images is cut to a square of a share of its area and scaled up again. Where
-    the square lies is drawn once per image, from `seed` and its index alone: the same at every
-    area, and whatever the number of images.
+    Each image is cut to a square of a share of its area and scaled up again. Where the square lies
+    is drawn once per image, from `seed` and its index alone.
 
     Args:
         source: The images.
@@ -220,16 +228,9 @@ def crop_test(
 
 
 def crop(images: np.ndarray, corners: np.ndarray, area: float) -> np.ndarray:
-    """Cuts squares out of images and scales them up to the images' size.
+    """Squares of a share `area` of uint8 images [N, S, S, 3], scaled up to their size.
 
-    Args:
-        images: uint8 [N, S, S, 3].
-        corners: [N, 2] in [0, 1], where the square lies between the top (left) and the bottom
-            (right) of the image.
-        area: The share of the image that is left.
-
-    Returns:
-        uint8 [N, S, S, 3].
+    `corners` [N, 2] in [0, 1] say where they lie between top and bottom, left and right.
     """
     size = images.shape[1]
     side = size * np.sqrt(area)
@@ -241,129 +242,134 @@ def crop(images: np.ndarray, corners: np.ndarray, area: float) -> np.ndarray:
     return np.round(255.0 * cut.numpy()).astype(np.uint8)
 
 
-def _page(results: Results) -> Page:
-    """All numbers, with the paper's beside where it has one."""
-    printed, score = results["paper"], results["score"]
-    rows: list[Sequence[Cell]] = [
-        ["correct predictions", f"{results['correct']:,}", f"{printed['correct']:,}"],
-        ["wrong predictions", f"{results['wrong']:,}", f"{printed['wrong']:,}"],
-        [f"mean {score}, correct", _number(results["mean_correct"]), None],
-        [f"mean {score}, wrong", _number(results["mean_wrong"]), None],
-        *(
-            [f"{name} p", _number(results[f"{name}_p"], ".2e"), _small(printed.get(f"{name}_p"))]
-            for name in ("smallest", "median", "largest")
-        ),
-        ["AUROC, wrong is positive", _number(results["auroc"]), None],
-        ["AURC", results["aurc"], None],
-        ["AURC of an oracle", results["oracle_aurc"], None],
-        ["E-AURC, the excess over it", results["excess_aurc"], None],
-        ["error rate, the AURC of chance", results["error_rate"], None],
-        ["nearest training image is of the same class", results["nearest_accuracy"], None],
-        ["R-AUROC, another class is positive", _number(results["r_auroc"]), None],
-        *(
-            [f"less certain when cropped to {entry['area']:.0%}", f"{entry['share']:.1%}", None]
-            for entry in results["crops"]
-        ),
+def _verdict(results: Results) -> str:
+    score, auroc, errors = results["score"], results["auroc"], results["wrong"]
+    lower = "lower" if results["expected_sign"] < 0 else "higher"
+    if auroc is None:
+        return results["note"]
+    known = f"AUROC {auroc:.3f}, p {results['p']:.1e}"
+    if min(errors, results["correct"]) < 20:
+        few = f"{errors} errors" if errors < 20 else f"{results['correct']} correct predictions"
+        return f"only {few}: too few to judge {score} by ({known})"
+    if results["p"] < 0.01:
+        return f"{score} is {lower} where the probe errs ({known})"
+    if results["p"] > 0.99:
+        return f"{score} misleads: it is not {lower} where the probe errs ({known})"
+    return f"{score} does not tell errors from correct predictions ({known})"
+
+
+def _headlines(results: Results) -> list[Headline]:
+    errors = f"{results['wrong']:,} errors"
+    return [
+        Headline(f"AUROC of errors by {results['score']}", results["auroc"], note=errors),
+        Headline("AUROC of errors by the probe's softmax", results["softmax"]["auroc"]),
+        Headline("AUGRC (0 is best)", results["augrc"], form=".4f", note=_chance(results)),
+        Headline("one-sided p, all images", results["p"], form=".1e", note=errors),
     ]
-    blocks: list[str | Table] = [
-        f"{results['images']:,} test images{at_step(results)}, predictions of the linear probe. p: "
-        f"Mann-Whitney U (two-sided), {results['rounds']} rounds of 100 draws with replacement "
-        "from either group. Above 0.5, AUROC and R-AUROC say that the score is less certain where "
-        "it should be. The paper's column is CIFAR-10, ResNet-50, 1000 epochs.",
+
+
+def _chance(results: Results) -> str:
+    softmax = results["softmax"]["augrc"]
+    return f"softmax {softmax:.4f}, chance {results['error_rate'] / 2:.4f}"
+
+
+def _blocks(results: Results) -> list[str | Table]:
+    """All numbers, with the control's and the paper's beside where there are any."""
+    printed, score, softmax = results["paper"], results["score"], results["softmax"]
+    small = f" ({results['note']})" if "note" in results else ""
+    rows: list[Sequence[Cell]] = []
+
+    def add(words: str, key: str, form: str = ".4f") -> None:
+        values = (source.get(key) for source in (results, softmax, printed))
+        rows.append([words, *(None if v is None else format(v, form) for v in values)])
+
+    for name in ("correct", "wrong"):
+        add(f"{name} predictions", name, ",")
+        add(f"mean {score}, {name}", f"mean_{name}")
+    add("p, all images", "p", ".2e")
+    for name in ("smallest", "median", "largest"):
+        add(f"{name} p of {results['rounds']} rounds{small}", f"{name}_p", ".2e")
+    add("AUROC, wrong is positive", "auroc")
+    add("AUGRC, generalized risk and coverage", "augrc")
+    add("AURC, risk and coverage", "aurc")
+    add("AURC of an oracle", "oracle_aurc")
+    add("E-AURC, the excess over it", "excess_aurc")
+    add("error rate: AURC of chance, twice its AUGRC", "error_rate")
+    add("nearest training image is of the same class", "nearest_accuracy")
+    add("R-AUROC, another class is positive", "r_auroc")
+    for entry in results["crops"]:
+        share = f"{entry['share']:.1%}"
+        rows.append([f"less certain when cropped to {entry['area']:.0%}", share, None, None])
+    lower = "lower" if results["expected_sign"] < 0 else "higher"
+    return [
+        "Predictions of the linear probe, whose maximum softmax is the control. p: Mann-Whitney's "
+        f"U, one-sided ({score} is {lower} on errors); as in the paper, also in "
+        f"{results['rounds']} rounds of 100 draws with replacement from either group. Above 0.5, "
+        "AUROC and R-AUROC say that the score is less certain where it should be. The paper's "
+        "column is CIFAR-10, ResNet-50, 1000 epochs.",
+        Table(columns=["", score, "softmax", "paper"], rows=rows, align="lrrr", title="Failures"),
     ]
-    if "note" in results:
-        blocks.append(f"Note: {results['note']}.")
-    blocks.append(Table(columns=["", "tfvmf", "paper"], rows=rows, form=".4f", align="lrr"))
-    title = f"{score.capitalize()} and failure: {results['method']} on {results['data']}"
-    return Page(title, blocks)
-
-
-def _number(value: float | None, form: str = ".4f") -> str:
-    return "none" if value is None else format(value, form)
-
-
-def _small(value: float | None) -> str | None:
-    return None if value is None else f"{value:.2e}"
 
 
 def draw(
     path: pathlib.Path,
-    results: dict[str, Any],
+    results: Results,
     values: np.ndarray,
-    uncertainty: np.ndarray,
+    curves: Mapping[str, np.ndarray],
     wrong: np.ndarray,
 ) -> None:
-    """Three panels: the score of both groups, risk against coverage, the crop test.
+    """Three panels: the score [N] of both groups, risk against coverage, the crop test.
 
-    Args:
-        path: The PNG.
-        results: What the suite returns.
-        values: The score [N].
-        uncertainty: The score [N], turned so that high is uncertain.
-        wrong: bool [N].
+    `curves` are uncertainties [N] by name.
     """
-    with matplotlib.rc_context(plots.STYLE):
-        figure = Figure(figsize=(11, 3.2))
+    with plots.drawing(path, 11, 3.2) as figure:
         groups, coverage, crops = figure.subplots(1, 3)
         _draw_groups(groups, results, values, wrong)
-        _draw_risk(coverage, results, uncertainty, wrong)
-        _draw_crops(crops, results)
+        _draw_risk(coverage, results["error_rate"], curves, wrong)
+        _draw_crops(crops, results["crops"])
         figure.tight_layout(w_pad=2.5)
-        plots.save(figure, path)
 
 
-def _draw_groups(
-    axis: Axes, results: dict[str, Any], values: np.ndarray, wrong: np.ndarray
-) -> None:
-    plots.draw_groups(
-        axis,
-        {
-            f"correct ({results['correct']:,})": values[~wrong],
-            f"wrong ({results['wrong']:,})": values[wrong],
-        },
-    )
+def _draw_groups(axis: Axes, results: Results, values: np.ndarray, wrong: np.ndarray) -> None:
+    groups = {"correct": values[~wrong], "wrong": values[wrong]}
+    named = {f"{name} ({len(group):,})": group for name, group in groups.items()}
+    plots.draw_groups(axis, named)
     axis.set_xlabel(results["score"])
     axis.set_ylim(top=1.3 * axis.get_ylim()[1])  # room for the legend
     axis.legend(loc="upper left")
-    auroc = results["auroc"]
-    known = "" if auroc is None else f", AUROC {auroc:.3f}"
+    known = "" if results["auroc"] is None else f", AUROC {results['auroc']:.3f}"
     axis.set_title(f"correct and wrong predictions{known}", loc="left")
 
 
 def _draw_risk(
-    axis: Axes, results: dict[str, Any], uncertainty: np.ndarray, wrong: np.ndarray
+    axis: Axes, rate: float, curves: Mapping[str, np.ndarray], wrong: np.ndarray
 ) -> None:
     covered = np.arange(1, len(wrong) + 1) / len(wrong)
     # The first few images make a ragged start that says nothing.
     shown = slice(min(50, len(wrong) // 10), None)
-    for name, curve, color in (
-        (results["score"], risk_coverage(uncertainty, wrong), plots.BLUE),
-        ("oracle", oracle(wrong), plots.GREEN),
+    risks = {name: risk_coverage(uncertainty, wrong) for name, uncertainty in curves.items()}
+    risks["oracle"] = oracle(wrong)
+    for (name, curve), color in zip(
+        risks.items(), (plots.BLUE, plots.ORANGE, plots.GREEN), strict=True
     ):
-        axis.plot(covered[shown], curve[shown], color=color, label=f"{name} {aurc(curve):.3f}")
-    rate = results["error_rate"]
-    axis.axhline(rate, color=plots.GRAY, linestyle=":", label=f"chance {rate:.3f}")
+        axis.plot(covered[shown], curve[shown], color=color, label=f"{name} {augrc(curve):.4f}")
+    axis.axhline(rate, color=plots.GRAY, linestyle=":", label=f"chance {rate / 2:.4f}")
     axis.set_xlabel("coverage: share of images that are not refused")
     axis.set_ylabel("error rate of these")
     axis.set_xlim(0, 1)
-    axis.set_ylim(bottom=0)
-    axis.legend(title="AURC", alignment="left")
-    axis.set_title(f"risk and coverage, excess AURC {results['excess_aurc']:.3f}", loc="left")
+    # With room above for the legend.
+    axis.set_ylim(0, max(0.01, 1.9 * max(curve[shown].max() for curve in risks.values())))
+    axis.legend(title="AUGRC", alignment="left", loc="upper left")
+    axis.set_title("risk and coverage", loc="left")
 
 
-def _draw_crops(axis: Axes, results: dict[str, Any]) -> None:
-    areas = [entry["area"] for entry in results["crops"]]
-    shares = [entry["share"] for entry in results["crops"]]
-    places = range(len(areas))
-    axis.bar(places, shares, color=plots.BLUE, width=0.6)
-    for place, share in zip(places, shares, strict=True):
-        axis.annotate(
-            f"{share:.0%}", (place, share), xytext=(0, 2), textcoords="offset points", ha="center"
-        )
+def _draw_crops(axis: Axes, entries: Sequence[Mapping[str, float]]) -> None:
+    areas, shares = ([entry[key] for entry in entries] for key in ("area", "share"))
+    bars = axis.bar([f"{area:.0%}" for area in areas], shares, width=0.6, color=plots.BLUE)
+    axis.bar_label(bars, [f"{share:.0%}" for share in shares], padding=2)
     axis.axhline(0.5, color=plots.GRAY, linestyle=":")
-    axis.set_xticks(places, [f"{area:.0%}" for area in areas])
     axis.set_ylim(0, 1.08)
-    axis.set_yticks(np.linspace(0, 1, 5), [f"{level:.0%}" for level in np.linspace(0, 1, 5)])
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
     axis.grid(visible=False, axis="x")
     axis.set_xlabel("area of the image that a random crop keeps")
     axis.set_ylabel("share of images")
@@ -374,14 +380,7 @@ failure = Suite(
     name="failure",
     title="Failures",
     measure=_measure,
-    page=_page,
-    headlines=lambda results: [
-        Headline("AUROC of failures", results["auroc"]),
-        Headline(
-            "largest p, right against wrong",
-            results["largest_p"],
-            form=".1e",
-            printed=paper.FAILURE["largest_p"],
-        ),
-    ],
+    verdict=_verdict,
+    headlines=_headlines,
+    blocks=_blocks,
 )

@@ -13,33 +13,24 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import matplotlib
 import numpy as np
 import scipy.linalg
-from matplotlib.figure import Figure
+from scipy.spatial.distance import cdist
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from tfvmf import data, neighbors
+from tfvmf.data.base import Subset
 from tfvmf.errors import UserError
 from tfvmf.evaluation import paper, plots
 from tfvmf.evaluation.scores import SCORES, Score
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import (
-    Headline,
-    Measured,
-    NotApplicable,
-    Options,
-    Results,
-    Suite,
-    at_step,
-)
-from tfvmf.evaluation.tables import Cell, Page, Table
-from tfvmf.inference import Embeddings
+from tfvmf.evaluation.suites import Headline, Measured, NotApplicable, Options, Results, Suite
+from tfvmf.evaluation.tables import Table
 
 NEIGHBORS = 5
 METRICS = {"auroc": "AUROC", "aupr_out": "AUPR out", "aupr_in": "AUPR in", "fpr95": "FPR95"}
-_CHUNK = 1024
 _COLUMNS = 3
+_KNOWN = 0.9  # AUROC from which on a detector is said to know foreign images
 _NO_SUPERVISED = (
     "left out: train a classifier with `tfvmf train --method=supervised` on the same data, and "
     "give its run as --supervised_workdir"
@@ -54,36 +45,30 @@ def _measure(subject: Subject, options: Options) -> Measured:
     """Measures every detector against every foreign set."""
     inside, foreign = _sources(subject, options)
     models = _models(subject, options)
-    train, test = _familiar(subject, inside)
-    limit = options.max_images
-
-    def sample(source: data.Source, embeddings: Embeddings) -> Sample:
-        return _sample(subject, models, options, source, embeddings)
-
-    bank = sample(train, subject.embed(train))
+    train, test = _familiar(subject, inside, options)
     score = subject.score(options)
+    bank = _sample(subject, models, options, train)
     detect = detectors(bank, train.labels, score)
-    familiar = sample(test, subject.embed(test, limit=limit))
+    familiar = _sample(subject, models, options, test)
     scores_inside = {name: detector(familiar) for name, detector in detect.items()}
     results: dict[str, Any] = {
         "in": inside,
         "score": score.title,
-        "train_images": len(bank["score"]),
-        "images": len(familiar["score"]),
-        "method": subject.name,
-        **subject.facts,
+        "main": score.name,
+        "train_images": train.size,
+        "images": test.size,
+        "of_images": test.whole_size,
         **_notes(subject, models, inside),
         "joined_scale": {space: neighbors.spread(bank[space]) for space in models},
         "out": {},
     }
     files = {}
     for name, source in foreign.items():
-        outside = sample(source, subject.embed(source, limit=limit))
+        outside = _sample(subject, models, options, source)
         scores = {key: detector(outside) for key, detector in detect.items()}
-        measured = {key: detection(scores_inside[key], values) for key, values in scores.items()}
         results["out"][name] = {
-            "images": len(outside["score"]),
-            "scores": measured,
+            "images": source.size,
+            "scores": {key: detection(scores_inside[key], scores[key]) for key in scores},
             "paper": paper.TABLE_2.get((_identity(inside), _identity(name)), {}),
         }
         files[f"{file_name(name)}.png"] = functools.partial(
@@ -112,9 +97,14 @@ def _sources(subject: Subject, options: Options) -> tuple[str, dict[str, data.So
 
 
 def foreign_sources(subject: Subject, options: Options) -> dict[str, data.Source]:
-    """The foreign sets that options name, each once."""
-    opened = (subject.open(source) for source in dict.fromkeys(options.ood_sources))
-    return {source.name: source for source in opened}
+    """The foreign sets by name, or samples of them: test splits, or all where there is none."""
+    opened = {}
+    for name in dict.fromkeys(options.ood_sources):
+        source = subject.open(name)
+        if source.divided and isinstance(name, str):  # nothing of it was ever trained on
+            source = subject.open(name, "all")
+        opened[source.name] = subject.open(source, sample=options.max_images)
+    return opened
 
 
 def _models(subject: Subject, options: Options) -> dict[str, Subject]:
@@ -132,30 +122,26 @@ def _models(subject: Subject, options: Options) -> dict[str, Subject]:
     return {"f_res": options.supervised, "f_ssl": subject}
 
 
-def _familiar(subject: Subject, name: str) -> tuple[data.Source, data.Source]:
+def _familiar(subject: Subject, name: str, options: Options) -> tuple[data.Source, data.Source]:
     """Training and test images of the familiar set."""
     if _identity(name) == _identity(subject.test.name):
         return subject.train, subject.test
-    return subject.open(name, "train"), subject.open(name, "test")
+    return subject.open(name, "train"), subject.open(name, "test", sample=options.max_images)
 
 
 def _sample(
-    subject: Subject,
-    models: dict[str, Subject],
-    options: Options,
-    source: data.Source,
-    known: Embeddings,
+    subject: Subject, models: dict[str, Subject], options: Options, source: data.Source
 ) -> Sample:
-    """Score and features of the images of a source that the subject has embedded."""
+    """Score and features of the images of a source."""
+    known = subject.embed(source)
     sample = {"score": subject.main_score(source, known, options)}
     for space, model in models.items():
-        if model is subject:
-            sample[space] = known["features"]
-            continue
-        # The same images in the same order, at the size that the other model was trained at.
-        same_size = model.test.image_shape == source.image_shape
-        images = source if same_size else model.open(source.name, source.split)
-        sample[space] = model.embed(images, limit=len(known["features"]))["features"]
+        images = source
+        if model.test.image_shape != source.image_shape:
+            # The same images in the same order, at the size that the other model was trained at.
+            images = model.open(source.name, source.split)
+            images = images.subset(source.indices) if isinstance(source, Subset) else images
+        sample[space] = (known if model is subject else model.embed(images))["features"]
     return sample
 
 
@@ -221,21 +207,12 @@ class Gaussians:
     """
 
     def __init__(self, features: np.ndarray, labels: np.ndarray) -> None:
-        _, members = np.unique(labels, return_inverse=True)
-        counts = np.bincount(members)
-        means = np.stack(
-            [features[members == c].mean(axis=0, dtype=np.float64) for c in range(len(counts))]
-        )
-        mean = counts @ means / len(features)
-        within = np.zeros((features.shape[1],) * 2)
-        for start in range(0, len(features), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            centered = features[part] - means[members[part]]
-            within += centered.T @ centered
-        within /= len(features)
-        between = ((means - mean).T * counts) @ (means - mean) / len(features)
-        self._of_classes = _factor(within), means
-        self._of_all = _factor(within + between), mean[None]
+        classes, members = np.unique(labels, return_inverse=True)
+        features = features.astype(np.float64)
+        means = np.stack([features[members == c].mean(axis=0) for c in range(len(classes))])
+        self._of_classes = _factor(features - means[members]), means
+        mean = features.mean(axis=0, keepdims=True)
+        self._of_all = _factor(features - mean), mean
 
     def to_class(self, features: np.ndarray) -> np.ndarray:
         """Squared distance [N] of features [N, F] to the nearest class."""
@@ -250,14 +227,29 @@ class Gaussians:
         return self.to_class(features) - self.to_all(features)
 
 
+def _factor(centered: np.ndarray) -> np.ndarray:
+    """The Cholesky factor of the covariance of [N, F], its diagonal a little raised."""
+    covariance = centered.T @ centered / len(centered)
+    ridge = max(1e-6 * float(np.diag(covariance).mean()), 1e-30)
+    return np.linalg.cholesky(covariance + ridge * np.eye(len(covariance)))
+
+
+def _nearest_mean(features: np.ndarray, factor: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """The smallest over c of (x - m_c)' (L L')^-1 (x - m_c), [N]."""
+    white, centers = (
+        scipy.linalg.solve_triangular(factor, points.T, lower=True).T
+        for points in (features, means)
+    )
+    return cdist(white, centers, "sqeuclidean").min(axis=1)
+
+
 def detection(inside: np.ndarray, outside: np.ndarray) -> dict[str, float]:
     """How well a score [N] of familiar and [M] of foreign images tells them apart.
 
     `auroc`, `aupr_out` and `fpr95` have the foreign images as positives, `aupr_in` the familiar
     ones. `fpr95`: share of familiar images flagged where 95 % of the foreign ones are.
     """
-    foreign = np.repeat([False, True], [len(inside), len(outside)])
-    values = np.concatenate([inside, outside])
+    foreign, values = _joined(inside, outside)
     false_rate, true_rate, _ = roc_curve(foreign, values, drop_intermediate=False)
     return {
         "auroc": float(roc_auc_score(foreign, values)),
@@ -267,55 +259,57 @@ def detection(inside: np.ndarray, outside: np.ndarray) -> dict[str, float]:
     }
 
 
-def _factor(covariance: np.ndarray) -> np.ndarray:
-    """The Cholesky factor of a covariance, its diagonal a little raised."""
-    ridge = max(1e-6 * float(np.diag(covariance).mean()), 1e-30)
-    return np.linalg.cholesky(covariance + ridge * np.eye(len(covariance)))
-
-
-def _nearest_mean(features: np.ndarray, factor: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """The smallest over c of (x - m_c)' (L L')^-1 (x - m_c), [N]."""
-
-    def whiten(points: np.ndarray) -> np.ndarray:
-        return scipy.linalg.solve_triangular(factor, (points - center).T, lower=True).T
-
-    # |L^-1 x - L^-1 m|^2 multiplied out needs [N, K], not [N, K, F]; around the mean of the means
-    # little cancels.
-    center = means.mean(axis=0)
-    white_means = whiten(means)
-    parts = []
-    for start in range(0, len(features), _CHUNK):
-        white = whiten(features[start : start + _CHUNK])
-        squares = (white**2).sum(axis=1)[:, None] + (white_means**2).sum(axis=1)
-        parts.append((squares - 2.0 * white @ white_means.T).min(axis=1))
-    return np.concatenate(parts)
+def _joined(inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which images are foreign, and the scores of all: [N + M]."""
+    foreign = np.repeat([False, True], [len(inside), len(outside)])
+    return foreign, np.concatenate([inside, outside])
 
 
 def title(name: str) -> str:
     """A detector's name in tables: `f_res+kappa` is F_res + kappa."""
-    space, plus, score = name.partition("+")
-    if plus:
-        return f"{title(space)} + {SCORES[score].title}"
     if name in SCORES:
         return SCORES[name].title
-    for ending, words in (
-        ("_relative_mahalanobis", ", relative Mahalanobis"),
-        ("_mahalanobis", ", Mahalanobis"),
-    ):
+    space, plus, score = name.partition("+")
+    if plus:
+        return f"{space.capitalize()} + {SCORES[score].title}"
+    words = {"_relative_mahalanobis": ", relative Mahalanobis", "_mahalanobis": ", Mahalanobis"}
+    for ending in words:
         if name.endswith(ending):
-            return title(name.removesuffix(ending)) + words
+            return name.removesuffix(ending).capitalize() + words[ending]
     return name.capitalize()
 
 
-def _lines(results: Results) -> list[str]:
-    """The AUROCs of every detector, one line per foreign set."""
-    return [
-        f"{name}: AUROC of "
-        + "; ".join(
-            f"{title(key)} {values['auroc']:.4f}" for key, values in entry["scores"].items()
-        )
-        for name, entry in results["out"].items()
-    ]
+def _best(entry: dict[str, Any]) -> str:
+    """The detector with the highest AUROC against a foreign set."""
+    return max(entry["scores"], key=lambda name: entry["scores"][name]["auroc"])
+
+
+def _verdict(results: Results) -> str:
+    main, found = results["main"], results["out"].values()
+    known = sum(entry["scores"][main]["auroc"] >= _KNOWN for entry in found)
+    best = sum(entry["scores"][_best(entry)]["auroc"] >= _KNOWN for entry in found)
+    return (
+        f"{results['score']} knows the foreign images of {known} of {len(found)} sets (AUROC at "
+        f"least {_KNOWN}), the best detector those of {best}"
+    )
+
+
+def _headlines(results: Results) -> list[Headline]:
+    """Of each foreign set the main score and the best detector, if there are few."""
+    lines = []
+    for name, entry in list(results["out"].items())[:2]:
+        main, best = results["main"], _best(entry)
+        shown = [main] if main == best else [main, best]
+        lines += [
+            Headline(
+                f"AUROC against {_short(name)}, {title(key)}",
+                entry["scores"][key]["auroc"],
+                printed=entry["paper"].get(key),
+                note="the best" if key == best else "",
+            )
+            for key in shown
+        ]
+    return lines
 
 
 def _table(results: Results) -> Table:
@@ -330,13 +324,13 @@ def _table(results: Results) -> Table:
     )
 
 
-def _page(results: Results) -> Page:
+def _blocks(results: Results) -> list[str | Table]:
     """The paper's Table 2, extended: one table per foreign set, one row per detector."""
     score = results["score"]
     blocks: list[str | Table] = [
-        f"{results['images']:,} familiar test images, {results['train_images']:,} training images"
-        f"{at_step(results)}. Foreign images are positive in AUROC, AUPR out and FPR95 (the share "
-        "of familiar images flagged where 95 % of the foreign ones are), familiar ones in AUPR in.",
+        f"Familiar: {results['in']}, with {results['train_images']:,} training images. Foreign "
+        "images are positive in AUROC, AUPR out and FPR95 (the share of familiar images flagged "
+        "where 95 % of the foreign ones are), familiar ones in AUPR in.",
         "F_res, F_ssl: mean cosine distance to the 5 nearest training images, in the features of "
         f"a supervised and of this model. + {score}: {score} is one more feature, standardized on "
         "the training images and given the spread of an average (unit-normalized) feature of "
@@ -347,29 +341,18 @@ def _page(results: Results) -> Page:
     if "note" in results:
         blocks.append(f"Note: {results['note']}.")
     for name, entry in results["out"].items():
-        rows: list[list[Cell]] = [
-            [title(key), *(values[metric] for metric in METRICS), entry["paper"].get(key)]
-            for key, values in entry["scores"].items()
-        ]
         blocks.append(
             Table(
                 title=f"{name}: {entry['images']:,} images",
                 columns=["detector", *METRICS.values(), "AUROC in the paper"],
-                rows=rows,
+                rows=[
+                    [title(key), *(values[metric] for metric in METRICS), entry["paper"].get(key)]
+                    for key, values in entry["scores"].items()
+                ],
                 form=".4f",
             )
         )
-    return Page(f"Foreign images: {results['method']}, {results['in']} is familiar", blocks)
-
-
-def _headlines(results: Results) -> list[Headline]:
-    return [
-        Headline(
-            f"best AUROC against {name}",
-            max(values["auroc"] for values in entry["scores"].values()),
-        )
-        for name, entry in results["out"].items()
-    ]
+    return blocks
 
 
 def draw(
@@ -380,35 +363,28 @@ def draw(
     scores_inside: dict[str, np.ndarray],
     scores: dict[str, np.ndarray],
 ) -> None:
-    """Histograms of familiar and foreign images, one panel per detector.
-
-    Args:
-        path: The PNG.
-        inside: Name of the familiar set.
-        outside: Name of the foreign set.
-        scores_inside: Detector -> scores [N] of the familiar images.
-        scores: Detector -> scores [M] of the foreign images.
-    """
-    with matplotlib.rc_context(plots.STYLE):
-        rows = -(-len(scores) // _COLUMNS)
-        figure = Figure(figsize=(10, 2 * rows))
-        axes = figure.subplots(rows, _COLUMNS, squeeze=False)
-        for axis in axes.flat[len(scores) :]:
-            axis.set_visible(False)
-        for axis, name in zip(axes.flat, scores, strict=False):
-            groups = {"familiar": scores_inside[name], "foreign": scores[name]}
-            plots.draw_groups(axis, groups)
+    """ROC curves, and histograms of familiar [N] and foreign images [M], a panel per detector."""
+    rows = -(-len(scores) // _COLUMNS)
+    with plots.drawing(path, 11, max(2.0 * rows, 3.4)) as figure:
+        grid = figure.add_gridspec(1, 2, width_ratios=[1, 2.2])
+        roc = figure.add_subplot(grid[0])
+        axes = grid[1].subgridspec(rows, _COLUMNS, hspace=0.5).subplots(squeeze=False)
+        for axis, name in zip(plots.show(axes.flat, len(scores)), scores, strict=True):
+            plots.draw_groups(axis, {"familiar": scores_inside[name], "foreign": scores[name]})
+            foreign, values = _joined(scores_inside[name], scores[name])
+            flagged = roc_curve(foreign, values)
+            roc.plot(*flagged[:2], label=f"{title(name)} {roc_auc_score(foreign, values):.3f}")
             turned = name in SCORES and SCORES[name].expected_sign < 0
-            shown = f"minus {title(name)}" if turned else title(name)
-            auroc = detection(scores_inside[name], scores[name])["auroc"]
-            axis.set_title(f"{shown}  {auroc:.3f}", loc="left")
+            axis.set_title(f"minus {title(name)}" if turned else title(name), loc="left")
+        roc.plot([0, 1], [0, 1], color=plots.GRAY, linestyle=":", linewidth=0.8)
+        roc.set_xlabel("share of familiar images flagged")
+        roc.set_ylabel("share of foreign images flagged")
+        roc.set_title("ROC curves; AUROC in the legend", loc="left")
+        roc.legend(fontsize=7, loc="lower right", frameon=True, edgecolor="none")
         figure.suptitle(
-            f"Scores of {_short(inside)} (familiar, blue) and {_short(outside)} (foreign, orange); "
-            "AUROC in the titles",
-            x=0.01, ha="left", fontsize=10,
+            f"{_short(inside)} (familiar, blue) and {_short(outside)} (foreign, orange)",
+            x=0.08, ha="left", fontsize=10,
         )  # fmt: skip
-        figure.tight_layout()
-        plots.save(figure, path)
 
 
 def _short(spec: str) -> str:
@@ -425,8 +401,8 @@ ood = Suite(
     name="ood",
     title="Foreign images",
     measure=_measure,
-    page=_page,
-    table=_table,
+    verdict=_verdict,
     headlines=_headlines,
-    lines=_lines,
+    blocks=_blocks,
+    table=_table,
 )

@@ -1,5 +1,7 @@
 """What do the features know? Classes, by nearest neighbors and by a linear probe.
 
+The control is k-NN on raw pixels (8x8 block means): an untrained network keeps that much.
+
 The probe is multinomial logistic regression on standardized features, minimized by L-BFGS:
 
     L(W, b) = mean over n of cross entropy(y_n, softmax(x_n W + b)) + l2 / 2 |W|^2
@@ -14,19 +16,22 @@ from typing import Any
 
 import numpy as np
 import scipy.optimize
+import scipy.special
 import tensorflow as tf
 
 from tfvmf import neighbors
+from tfvmf.data.base import sample_indices
 from tfvmf.evaluation import paper
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import Headline, Measured, Options, Results, Suite, at_step
-from tfvmf.evaluation.tables import Cell, Page, Table
+from tfvmf.evaluation.suites import Headline, Measured, Options, Results, Suite
+from tfvmf.evaluation.tables import Cell, Table
 
 NEIGHBORS = (200, 20)
 
 # From strong to weak: each solution is a good start for the next.
 PENALTIES = tuple(float(10.0**exponent) for exponent in np.arange(-1.0, -6.1, -0.5))
 _PATIENCE = 3
+_CONTROL = 2000  # images of either split that features and pixels are compared on
 
 Solution = tuple[np.ndarray, np.ndarray]  # weights [F, K], bias [K]
 
@@ -53,20 +58,18 @@ class LinearProbe:
         """Labels [N] of features [N, F]."""
         return self.classes[(features @ self.weights + self.bias).argmax(axis=1)]
 
+    def probabilities(self, features: np.ndarray) -> np.ndarray:
+        """Softmax [N, K] of features [N, F], in the order of `classes`."""
+        return scipy.special.softmax(features @ self.weights + self.bias, axis=1)
+
 
 def fit_linear(
     features: np.ndarray, labels: np.ndarray, *, held_out: float = 0.1, seed: int = 0
 ) -> LinearProbe:
-    """Chooses the penalty on a held-out part of the data, then fits all of them.
+    """Fits features [N, F], as they come, and labels [N].
 
-    The penalty with the least cross entropy there wins, which is much less a matter of luck than
-    their accuracy. Once three weaker ones in a row were no better, no others are tried.
-
-    Args:
-        features: [N, F], as they come: they are standardized here.
-        labels: int [N].
-        held_out: Share of the examples that choose the penalty.
-        seed: Seed of the draw of these examples.
+    The penalty with the least cross entropy on a held-out share wins, which is much less a matter
+    of luck than accuracy. Once three weaker ones in a row were no better, no others are tried.
     """
     mean, scale = features.mean(axis=0), features.std(axis=0)
     scale[scale == 0] = 1.0  # a feature that never moves
@@ -88,11 +91,7 @@ def fit_linear(
 def _try_penalties(
     fitted: "Problem", judges: "Problem"
 ) -> tuple[dict[float, float], float, Solution]:
-    """Cross entropy on some examples of what was fitted to others, for penalty after penalty.
-
-    Returns:
-        The entropies {l2: entropy}, the best penalty, and what was fitted with it.
-    """
+    """Held-out cross entropies {l2: entropy}, the best penalty, and what was fitted with it."""
     path: dict[float, float] = {}
     solutions: list[Solution] = []
     for l2 in PENALTIES:
@@ -112,11 +111,6 @@ class Problem:
     Features of a network are strongly correlated, and plain L-BFGS needs hundreds of steps. At
     W = 0 the Hessian is about S / K + l2 I with S = X'X / N: with S = V diag(d) V' it minimizes
     over U, W = V diag(d / K + l2)^(-1/2) U, where the Hessian is near the identity: tens of steps.
-
-    Args:
-        features: Standardized [N, F].
-        targets: int [N], columns of W.
-        classes: K.
     """
 
     def __init__(self, features: np.ndarray, targets: np.ndarray, classes: int) -> None:
@@ -135,26 +129,18 @@ class Problem:
         self, weights: np.ndarray, bias: np.ndarray
     ) -> tuple[float, np.ndarray, np.ndarray]:
         """The mean cross entropy, and its gradients in weights [F, K] and bias [K]."""
-        value, by_weights, by_bias = _cross_entropy(
-            self._features,
-            self._targets,
-            tf.constant(weights, tf.float32),
-            tf.constant(bias, tf.float32),
-        )
-        return float(value), by_weights.numpy(), by_bias.numpy()
+        point = (tf.constant(part, tf.float32) for part in (weights, bias))
+        value, *gradients = _cross_entropy(self._features, self._targets, *point)
+        by_weights, by_bias = (gradient.numpy() for gradient in gradients)
+        return float(value), by_weights, by_bias
 
     def solve(
         self, l2: float, start: Solution | None = None, *, tolerance: float = 1e-5
     ) -> tuple[np.ndarray, np.ndarray, float]:
-        """The minimum for one penalty.
+        """Weights [F, K], bias [K] and loss at the minimum for one penalty above 0, in float64.
 
-        Args:
-            l2: The penalty, above 0.
-            start: Weights and bias to begin at; zeros by default.
-            tolerance: The largest entry of the gradient in U at which to stop.
-
-        Returns:
-            Weights [F, K], bias [K] and the loss, in float64.
+        It begins at `start`, or at zeros, and stops when no entry of the gradient in U exceeds
+        `tolerance`.
         """
         size, classes = self._shape
         curvature, vectors = self._curvature
@@ -211,14 +197,10 @@ def linear_probe(subject: Subject) -> LinearProbe:
 
 
 def _measure(subject: Subject, options: Options) -> Measured:
-    """Top-1 accuracy on the backbone's features.
-
-    By a vote of the cosine nearest training images, by a logistic regression whose penalty is
-    chosen on held-out training images, and by the model's own classifier if it has one.
-    """
-    train_labels, test_labels = subject.labels("probe", limit=options.max_images)
+    """Top-1 accuracy by neighbors, by logistic regression, and by its own classifier if any."""
+    train_labels, test_labels = subject.labels("probe")
     bank = subject.embed(subject.train)["features"]
-    queries = subject.embed(subject.test, limit=options.max_images)["features"]
+    queries = subject.embed(subject.test)["features"]
 
     def accuracy(predicted: np.ndarray) -> float:
         return float((predicted == test_labels).mean())
@@ -233,47 +215,104 @@ def _measure(subject: Subject, options: Options) -> Measured:
         logits = np.asarray(subject.classifier(queries))
         results["classifier_accuracy"] = accuracy(logits.argmax(axis=1))
     results |= {
+        "chance": float(np.bincount(test_labels).max() / len(test_labels)),
+        "control": _compare_with_pixels(subject, bank, queries),
         "linear_l2": probe.l2,
         "linear_path": [{"l2": l2, "cross_entropy": value} for l2, value in probe.path.items()],
-        "data": subject.test.name,
         "train_images": subject.train.size,
-        "images": len(queries),
         "features": bank.shape[1],
-        "method": subject.name,
-        **subject.facts,
     }
     return Measured(results)
 
 
-def _page(results: Results) -> Page:
+def _compare_with_pixels(
+    subject: Subject, bank: np.ndarray, queries: np.ndarray
+) -> dict[str, float]:
+    """Accuracy of k-NN on features and on raw pixels, both with the same sample of images."""
+    rows = [sample_indices(source, _CONTROL) for source in (subject.train, subject.test)]
+    labels, truth = (y[chosen] for y, chosen in zip(subject.labels("probe"), rows, strict=True))
+    train, test = (
+        block_means(source.take(chosen))
+        for source, chosen in zip((subject.train, subject.test), rows, strict=True)
+    )
+    center = train.mean(axis=0)
+    k = min(NEIGHBORS)
+    by_features = neighbors.classify(queries[rows[1]], bank[rows[0]], labels, k=k)
+    by_pixels = neighbors.classify(test - center, train - center, labels, k=k)
+    return {
+        "train_images": len(labels),
+        "images": len(truth),
+        "features": float((by_features == truth).mean()),
+        "pixels": float((by_pixels == truth).mean()),
+    }
+
+
+def block_means(images: np.ndarray, *, blocks: int = 8) -> np.ndarray:
+    """Mean colors [N, 3 blocks^2] of the blocks of uint8 images [N, H, W, 3]."""
+    means = images
+    for axis in (1, 2):
+        edges = np.linspace(0, images.shape[axis], blocks + 1).astype(int)
+        means = np.add.reduceat(means, edges[:-1], axis=axis, dtype=np.float32)
+        means /= np.diff(edges).reshape([-1 if each == axis else 1 for each in range(4)])
+    return means.reshape(len(images), -1)
+
+
+def _verdict(results: Results) -> str:
+    known, chance, control = results["knn_20_accuracy"], results["chance"], results["control"]
+
+    def clear(low: float, high: float, count: int) -> bool:
+        """Whether two accuracies differ by more than two standard errors."""
+        mean = (low + high) / 2.0
+        return high - low > 2.0 * float(np.sqrt(2.0 * mean * (1.0 - mean) / count))
+
+    if not clear(chance, known, results["images"]):
+        return f"k-NN {known:.3f}, chance {chance:.3f}: the features know nothing of the classes"
+    if clear(control["features"], control["pixels"], control["images"]):
+        return (
+            f"k-NN {control['features']:.3f}, raw pixels {control['pixels']:.3f}: the features "
+            "know less than the pixels, as those of an untrained network do"
+        )
+    share = (known - chance) / (1.0 - chance)
+    words = "the classes" if share > 0.8 else "much of the classes" if share > 0.5 else "little"
+    return f"k-NN {known:.3f}: the features know {words}"
+
+
+def _blocks(results: Results) -> list[str | Table]:
     """The accuracies, with what the paper says of CIFAR-10 beside."""
+    control = results["control"]
     rows: list[list[Cell]] = [
         *([f"{k} nearest neighbors", results[f"knn_{k}_accuracy"]] for k in NEIGHBORS),
         ["linear probe", results["linear_accuracy"]],
+        ["the most frequent class", results["chance"]],
     ]
     if "classifier_accuracy" in results:
         rows.append(["its own classifier", results["classifier_accuracy"]])
     if results["data"] == "cifar10":
         share = paper.FAILURE["correct"] / (paper.FAILURE["correct"] + paper.FAILURE["wrong"])
         rows.append(["the paper's classifier (ResNet-50, 1000 epochs)", share])
-    return Page(
-        f"What the features know: {results['method']} on {results['data']}",
-        [
-            f"Top-1 accuracy of {results['images']:,} test images{at_step(results)}, from "
-            f"{results['features']} features of {results['train_images']:,} training images. The "
-            f"probe's penalty, {results['linear_l2']:.1e}, was chosen on a tenth of these.",
-            Table(columns=["classifier", "accuracy"], rows=rows, form=".4f"),
-        ],
-    )
+    return [
+        f"Top-1 accuracy from {results['features']} features of {results['train_images']:,} "
+        f"training images. The probe's penalty, {results['linear_l2']:.1e}, was chosen on a tenth "
+        f"of these. Control: 20 nearest neighbors among {control['train_images']:,} training "
+        f"images, for {control['images']:,} test images, have an accuracy of "
+        f"{control['features']:.4f} by features and {control['pixels']:.4f} by raw pixels.",
+        Table(columns=["classifier", "accuracy"], rows=rows, form=".4f"),
+    ]
 
 
 probe = Suite(
     name="probe",
-    title="Features",
+    title="What the features know",
     measure=_measure,
-    page=_page,
+    verdict=_verdict,
+    blocks=_blocks,
     headlines=lambda results: [
-        Headline("k-NN accuracy (20)", results["knn_20_accuracy"]),
-        Headline("linear accuracy", results["linear_accuracy"]),
+        Headline("k-NN accuracy (20 neighbors)", results["knn_20_accuracy"]),
+        Headline("accuracy of a linear probe", results["linear_accuracy"]),
+        Headline(
+            "k-NN accuracy of raw pixels",
+            results["control"]["pixels"],
+            note=f"features: {results['control']['features']:.3f} with the same images",
+        ),
     ],
 )

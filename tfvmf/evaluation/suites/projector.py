@@ -2,14 +2,16 @@
 
 import math
 import pathlib
-from typing import Any
+import shlex
+import shutil
+import sys
 
 import numpy as np
 from PIL import Image
 from tensorboard.plugins import projector as plugin
 
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import Measured, Options, Suite
+from tfvmf.evaluation.suites import Measured, Options, Results, Suite
 from tfvmf.evaluation.tables import one_line
 from tfvmf.files import csv_text, replacing, write_text
 
@@ -19,11 +21,11 @@ _SPRITE = 4096  # pixels: the largest side that every browser draws
 
 def _measure(subject: Subject, options: Options) -> Measured:
     """Writes directions, labels, kappa and thumbnails; `tensorboard --logdir` shows them."""
-    source, embeddings = subject.test, subject.embed(subject.test, limit=options.max_images)
+    source, embeddings = subject.test, subject.embed(subject.test)
     directions = embeddings["mean_direction"][:_LIMIT]
     size = len(directions)
     values = subject.main_score(source, embeddings, options)[:size]
-    columns = {"image": [str(row) for row in range(size)]}
+    columns = {"image": [csv_text(one_line(source.file(row))) for row in range(size)]}
     columns[subject.score(options).title] = [f"{value:.6g}" for value in values]
     if source.labels is not None:
         names = source.class_names
@@ -37,10 +39,10 @@ def _measure(subject: Subject, options: Options) -> Measured:
     embedding.metadata_path = "metadata.tsv"
     embedding.sprite.image_path = "sprite.png"
     embedding.sprite.single_image_dim.extend(side)
-    results: dict[str, Any] = {"images": size}
+    results: Results = {"shown": size}
     directory = subject.directory_for("projector")
     if directory is not None:
-        results["open"] = f"tensorboard --logdir={directory}"
+        results["open"] = shlex.join([*_tensorboard(), f"--logdir={directory}"])
     rows = ["\t".join(f"{x:.6g}" for x in row) for row in directions]
     table = ["\t".join(columns), *("\t".join(row) for row in zip(*columns.values(), strict=True))]
     return Measured(
@@ -52,6 +54,13 @@ def _measure(subject: Subject, options: Options) -> Measured:
             "projector_config.pbtxt": lambda path: write_text(path, str(config)),
         },
     )
+
+
+def _tensorboard() -> list[str]:
+    """The command, or what stands for it where its folder is not on the PATH."""
+    if shutil.which("tensorboard"):
+        return ["tensorboard"]
+    return [sys.executable, "-m", "tensorboard.main"]
 
 
 def _write_png(path: pathlib.Path, pixels: np.ndarray) -> None:
@@ -71,4 +80,9 @@ def _sprite(images: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
     return grid.reshape(columns * height, columns * width, 3), (width, height)
 
 
-projector = Suite(name="projector", title="Projector", measure=_measure)
+projector = Suite(
+    name="projector",
+    title="Projector",
+    measure=_measure,
+    verdict=lambda results: f"{results['shown']:,} directions, to be turned in three dimensions",
+)

@@ -1,0 +1,161 @@
+"""Callbacks for any Keras training of an encoder: what its directions and its kappa are worth."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfvmf.data.base import ArraySource, Request, Source
+from tfvmf.data.corruptions import canonical_name, corrupt
+from tfvmf.errors import UserError
+from tfvmf.inference import Embedder
+from tfvmf.pixels import check_pixels
+from tfvmf.training.monitor import Monitor, evenly
+
+__all__ = ["KNNMonitor", "KappaMonitor"]
+
+Labeled = Source | tuple[Any, Any]
+
+
+class _EncoderMonitor(keras.callbacks.Callback):
+    """Measures an encoder at the end of every so many epochs, and adds the values to the logs."""
+
+    def __init__(self, encoder: keras.Model | None, every: int) -> None:
+        super().__init__()
+        if every < 1:
+            raise UserError(f"every={every}: expected a number of epochs, at least 1")
+        self.every = every
+        self._encoder = encoder
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Finds the encoder: the one given, the model's attribute `encoder`, or the model."""
+        encoder: Any = self._encoder or getattr(self.model, "encoder", self.model)
+        outputs = getattr(encoder, "output", None)
+        if not isinstance(outputs, dict) or "concentration" not in outputs:
+            raise UserError(
+                f"{type(self).__name__}: {encoder.name} has no output concentration; pass "
+                "encoder=, a model as tfvmf.models.build_encoder makes it"
+            )
+        self.prepare(encoder)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Measures, and adds to the logs of the epoch."""
+        if logs is not None and (epoch + 1) % self.every == 0:
+            logs.update(self.measure())
+
+    def prepare(self, encoder: keras.Model) -> None:
+        """Called once with the encoder that is watched."""
+        raise NotImplementedError
+
+    def measure(self) -> dict[str, float]:
+        """The values to log."""
+        raise NotImplementedError
+
+
+class KappaMonitor(_EncoderMonitor):
+    """Mean kappa on clean images and on corrupted ones: it should fall.
+
+    Logs `kappa_clean` and, for each corruption, `kappa_NAME`.
+
+    Args:
+        images: [N, H, W, 3], uint8 or floating point in [0, 1], or a `tfvmf.data.Source`.
+        corruptions: Names of `tfvmf.data.corruptions.ALL_CORRUPTIONS`.
+        severity: Of the corruptions, 1 to 5.
+        max_images: So many of the images, evenly spread.
+        every: Epochs between two measurements.
+        encoder: What is watched; by default the model's `encoder`, or the model itself.
+    """
+
+    def __init__(
+        self,
+        images: Any,
+        *,
+        corruptions: Sequence[str] = ("gaussian_noise", "gaussian_blur", "contrast"),
+        severity: int = 5,
+        max_images: int = 500,
+        every: int = 1,
+        encoder: keras.Model | None = None,
+    ) -> None:
+        super().__init__(encoder, every)
+        if not isinstance(images, Source):
+            images = ArraySource(Request(spec="images", target=""), _pixels(images, "images"))
+        clean = images.take(evenly(images.size, max_images))
+        self._images = {"clean": clean}
+        for name in map(canonical_name, corruptions):
+            self._images[name] = corrupt(clean, name, severity)
+
+    def prepare(self, encoder: keras.Model) -> None:
+        """Builds the forward pass."""
+        self._embed = Embedder(encoder)
+
+    def measure(self) -> dict[str, float]:
+        """Mean kappa of each set of images."""
+        return {
+            f"kappa_{name}": float(self._embed(images)["concentration"].mean())
+            for name, images in self._images.items()
+        }
+
+
+class KNNMonitor(_EncoderMonitor):
+    """How many held-out images their nearest neighbors among the features classify right.
+
+    Logs `knn_accuracy`, and `direction_std` and `effective_rank`, which fall to 0 and 1 when the
+    directions collapse.
+
+    Args:
+        bank: Labeled images that vote: (images, labels), or a `tfvmf.data.Source`.
+        queries: Labeled images that are classified, likewise.
+        neighbors: k.
+        max_bank: So many images of the bank, evenly spread.
+        max_queries: So many queries, evenly spread.
+        every: Epochs between two measurements.
+        encoder: What is watched; by default the model's `encoder`, or the model itself.
+    """
+
+    def __init__(
+        self,
+        bank: Labeled,
+        queries: Labeled,
+        *,
+        neighbors: int = 20,
+        max_bank: int = 10_000,
+        max_queries: int = 2_000,
+        every: int = 1,
+        encoder: keras.Model | None = None,
+    ) -> None:
+        super().__init__(encoder, every)
+        self._sources = _labeled(bank, "bank"), _labeled(queries, "queries")
+        self._options: dict[str, Any] = {
+            "neighbors": neighbors,
+            "bank_images": max_bank,
+            "query_images": max_queries,
+        }
+
+    def prepare(self, encoder: keras.Model) -> None:
+        """Builds the forward pass."""
+        self._monitor = Monitor(encoder, *self._sources, **self._options)
+
+    def measure(self) -> dict[str, float]:
+        """What `tfvmf.training` measures while it trains."""
+        found = self._monitor()
+        return {name: found[name] for name in ("knn_accuracy", "direction_std", "effective_rank")}
+
+
+def _pixels(images: Any, name: str) -> np.ndarray:
+    """The images as uint8."""
+    pixels = check_pixels(images, name=name)
+    return pixels if pixels.dtype == np.uint8 else np.rint(255.0 * pixels).astype(np.uint8)
+
+
+def _labeled(given: Labeled, name: str) -> Source:
+    """A labeled source, made of arrays if need be."""
+    if not isinstance(given, Source):
+        images, labels = _pixels(given[0], name), np.asarray(given[1])
+        request = Request(spec=name, target="", image_size=images.shape[1])
+        return ArraySource(
+            request, images, labels=labels, num_classes=int(labels.max(initial=0)) + 1
+        )
+    if given.labels is None:
+        raise UserError(f"{name} has no labels: expected a labeled source, or (images, labels)")
+    return given
