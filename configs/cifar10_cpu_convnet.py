@@ -3,8 +3,8 @@
     tfvmf train --config=cifar10_cpu_convnet --data_dir=DIR
     tfvmf fit-kappa runs/cifar10_cpu_convnet-simclr_vmf --cache_views=2
 
-These settings have not been trained, not even for an epoch; 30 epochs should take about 50 minutes on 2
-cores (an estimate from 260 image pairs per CPU second in studies/recipe), then 5 for the head.
+These settings have not been trained, not even for an epoch. 30 epochs should take 50 minutes on 2
+cores (estimated from 260 image pairs per CPU second in studies/recipe), then 5 for the head.
 An earlier run of the same network, views and temperature with Adam (rate 2e-3, 20 epochs, 33
 minutes) gave a k-NN accuracy of 0.701 (k = 20, all voters) and, with the second command, a mean
 Spearman correlation of -0.90 over the 18 corruptions; it was not repeated. Muon is preferred to
