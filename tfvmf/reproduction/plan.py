@@ -336,7 +336,8 @@ def _measurements(
             key={
                 "kind": task.kind,
                 "step": step,
-                "images": workspace.images,
+                "images": workspace.images,  # a seeded sample; in 0.1 the first ones
+                "sample": "seeded",
                 "score": score,
                 "passes": workspace.budget.num_passes,
                 "frost": frost_source(),
