@@ -45,6 +45,7 @@ setuptools.setup(
         "dev": DEV,
         "serving": SERVING,
         "corruptions": ["imagecorruptions"],
+        "hub": ["keras-hub>=0.32,<0.33"],
         "bench": ["torch==2.13.0"],  # the opponent of `make bench`
     },
 )

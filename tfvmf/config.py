@@ -8,7 +8,7 @@ import ml_collections
 from tfvmf import methods
 from tfvmf.errors import UserError
 from tfvmf.settings import (
-    BACKBONES,
+    INPUT_RANGES,
     LEVELS,
     MAX_PIXELS,
     REGULARIZERS,
@@ -17,6 +17,7 @@ from tfvmf.settings import (
     differences,
     flatten,
     get,
+    parse_backbone,
     tree,
 )
 
@@ -74,7 +75,21 @@ SETTINGS: dict[str, Setting] = {
     "augment.blur_sigma_max": Setting(2.0, "largest sigma of the blur, in pixels"),
     "augment.noise_sigma_max": Setting(0.0, "largest sigma of Gaussian noise"),
     "augment.noise_probability": Setting(1.0, "probability of noise"),
-    "model.backbone": Setting("resnet18", "the network", choices=tuple(BACKBONES)),
+    "model.backbone": Setting(
+        "resnet18",
+        "the network: a name, applications:NAME, hub:PRESET or keras:/path/model.keras",
+        parse=parse_backbone,
+    ),
+    "model.weights": Setting(
+        "", "of applications: and hub:, instead of the trained ones: none, or a .weights.h5 file"
+    ),
+    # Of a network that is not built in; found by rule where they are empty.
+    "model.input_range": Setting("", "pixels that it takes", choices=("", *INPUT_RANGES)),
+    "model.feature_layer": Setting("", "the output or layer that is the features"),
+    "model.level_layers": Setting(
+        "", "layers that the concentration head sees, separated by commas; none: only the features"
+    ),
+    "model.freeze_stages": Setting(0, "first stages that do not learn; 99: all of them", low=0),
     "model.width": Setting(64, "channels of the network's first stage", low=1, below=4097),
     "model.stem": Setting("cifar", "first layers, for small or large images", choices=STEMS),
     "model.dimension": Setting(128, "length of the mean direction", low=2, below=65537),
@@ -113,6 +128,9 @@ SETTINGS: dict[str, Setting] = {
         "adam", "turns gradients into steps; muon wants rates of about 0.03", choices=OPTIMIZERS
     ),
     "optimizer.learning_rate": Setting(1e-3, "at its highest, after the warm-up", low=0),
+    "optimizer.backbone_rate": Setting(
+        1.0, "learning rate of the backbone, as a multiple of that of the heads", low=0
+    ),
     "optimizer.momentum": Setting(0.9, "of sgd and muon", low=0),
     "optimizer.weight_decay": Setting(1e-6, "decoupled; not on biases and norms", low=0),
     "optimizer.warmup_epochs": Setting(10.0, "in which the learning rate rises", low=0),
@@ -144,7 +162,11 @@ RENAMED = {
     "swav.local_views": "swav.num_local_views",
     "ensemble.members": "ensemble.num_members",
     "fit_kappa.encoder": "fit_kappa.model",
-    "fit_kappa.features": "fit_kappa.feature_layer",
+    "fit_kappa.features": "model.feature_layer",
+    # Settings of a later version, before every backbone had them.
+    "fit_kappa.feature_layer": "model.feature_layer",
+    "fit_kappa.input_range": "model.input_range",
+    "fit_kappa.level_layers": "model.level_layers",
 }
 
 

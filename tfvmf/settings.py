@@ -1,7 +1,9 @@
 """What a setting is: its default, its bounds and what it means. Nothing here needs TensorFlow."""
 
 import dataclasses
+import difflib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import ml_collections
@@ -16,6 +18,20 @@ BACKBONES = {
     "resnet34": "tfvmf.models.resnet",
     "resnet50": "tfvmf.models.resnet",
     "convnet8": "tfvmf.models.convnet",
+}
+# Other networks, by the prefix of a spec.
+PREFIXES = {
+    "applications": "applications:NAME (Keras Applications)",
+    "hub": "hub:PRESET (KerasHub)",
+    "keras": "keras:/path/model.keras",
+}
+# Pixels that a network takes: from and to, or None for one of Keras's own conversions.
+INPUT_RANGES = {
+    "0..1": (0.0, 1.0),
+    "-1..1": (-1.0, 1.0),
+    "0..255": (0.0, 255.0),
+    "caffe": None,
+    "torch": None,
 }
 MAX_PIXELS = 2**26  # of an image, by default: 64 megapixels
 # Vocabularies of settings whose owners need TensorFlow.
@@ -36,6 +52,7 @@ class Setting:
         above: A bound that the value must exceed.
         below: A bound that the value must stay under.
         choices: All allowed values, if there are finitely many.
+        parse: Raises a UserError for a value that cannot be meant, whose message follows it.
     """
 
     default: Any
@@ -45,6 +62,7 @@ class Setting:
     above: float | None = None
     below: float | None = None
     choices: tuple[str, ...] = ()
+    parse: Callable[[str], object] | None = None
 
     def check(self, key: str, value: Any) -> None:
         """Raises a UserError if `value` cannot be meant; `key` is the setting's dotted name."""
@@ -65,6 +83,26 @@ class Setting:
             raise UserError(f"{given} must be above {self.above} (default: {self.default})")
         if self.below is not None and not value < self.below:
             raise UserError(f"{given} must be below {self.below}")
+        if self.parse is not None:
+            try:
+                self.parse(value)
+            except UserError as error:
+                raise UserError(f"--config.{key}={error}") from error
+
+
+def parse_backbone(spec: str) -> tuple[str, str]:
+    """The kind of a backbone (`built_in` or a prefix), and its name or path."""
+    kind, _, name = spec.partition(":")
+    if spec in BACKBONES:
+        return "built_in", spec
+    if kind in PREFIXES and name:
+        return kind, name
+    if spec.endswith(".keras"):
+        return "keras", spec
+    near = difflib.get_close_matches(spec, BACKBONES, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    known = ", ".join([*BACKBONES, *PREFIXES.values()])
+    raise UserError(f"{spec} is unknown: {hint}use one of {known}")
 
 
 def tree(settings: dict[str, Setting]) -> ml_collections.ConfigDict:

@@ -15,7 +15,7 @@ from benchmarks import corruption_speed
 from benchmarks.side_by_side.problem import Problem
 from benchmarks.side_by_side.tfvmf_step import config_of
 from tfvmf.evaluation import Options, Subject, Uncertainty
-from tfvmf.evaluation.suites.cifar10c import corrupted_images, measure_corruption
+from tfvmf.evaluation.suites.cifar10c import correlate, corrupted_images, score_corrupted
 from tfvmf.methods import Method, build_method
 from tfvmf.training import augmentation_from_config, load_source
 
@@ -63,16 +63,15 @@ def score(name: str, images: int, members: int = 5, **problem: Any) -> Callable[
 def suite(images: int, cached: bool, **problem: Any) -> Callable[[int], None]:
     """A function that runs the suite cifar10c so many times, but for its tables and pictures.
 
-    The first digits of the test split, clean and under 18 corruptions at 5 severities: generated,
-    or read from files that were written before.
+    A sample of the test digits, clean and under 18 corruptions at 5 severities: generated, or read
+    from files that were written before.
     """
     sizes = Problem(**problem)
     method = _method(sizes, "simclr_vmf")
     place = pathlib.Path(tempfile.mkdtemp())
     train, test = (load_source(method.config, "digits", split) for split in ("train", "test"))
-    subject = Subject(encoder=method.encoder, train=train, test=test)
+    subject = Subject(encoder=method.encoder, train=train, test=test).sample(images)
     options = Options(
-        max_images=images,
         corrupted_dir=place / "corrupted" if cached else "",
         cache_corrupted=cached,
     )
@@ -80,7 +79,9 @@ def suite(images: int, cached: bool, **problem: Any) -> Callable[[int], None]:
 
     def measure(count: int) -> None:
         for _ in range(count):
-            measure_corruption(subject, options, corrupted)
+            scores = score_corrupted(subject.uncertainty(options), subject.test, corrupted)
+            for values in scores["kappa"].values():
+                correlate(values)
 
     return measure
 

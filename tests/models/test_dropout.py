@@ -68,3 +68,18 @@ def test_an_encoder_with_dropout_drops_everywhere_and_is_itself_without_seeds(rn
 def test_refuses_a_rate_that_is_no_probability(rate):
     with pytest.raises(ValueError, match="rate"):
         models.Dropout(rate)
+
+
+def test_drops_under_training_as_keras_does():
+    layer = models.Dropout(0.3, name="dropout")
+    inputs = tf.ones([200, 300])
+    np.testing.assert_array_equal(layer(inputs, training=False), inputs)
+    step = tf.function(lambda: layer(inputs, training=True))
+    for first, second in ((step(), step()), (layer(inputs, training=True), step())):
+        assert (first.numpy() == 0).mean() == pytest.approx(0.3, abs=0.01)
+        assert (first.numpy() != second.numpy()).mean() == pytest.approx(0.42, abs=0.02)
+    with models.dropout_masks(None):  # where the project's own training asks for none
+        np.testing.assert_array_equal(layer(inputs, training=True), inputs)
+    model = keras.Sequential([keras.Input((4,)), models.Dropout(0.5), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert model.fit(np.ones((8, 4)), np.ones(8), verbose=0).history["loss"]

@@ -1,8 +1,14 @@
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfvmf import models
+from tfvmf.errors import UserError
 
 
 def count(model):
@@ -109,3 +115,41 @@ def test_heads_stay_in_float32_under_mixed_precision(images):
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         models.build_encoder(**arguments)
+
+
+def test_pixels_are_checked_where_they_are_known(encoder, images):
+    pixels = (images * 255).astype(np.uint8)
+    right = encoder(pixels / np.float32(255))
+    for name, value in encoder(pixels).items():  # the same, not nonsense
+        np.testing.assert_allclose(value, right[name], rtol=1e-4, atol=1e-5)
+    for name, value in tf.function(encoder)(tf.constant(pixels)).items():
+        np.testing.assert_allclose(value, right[name], rtol=1e-3, atol=1e-4)
+    for wrong in (images * 255, images * 2 - 1, pixels.astype(np.int64)):
+        with pytest.raises(UserError, match=r"expected uint8 .* or float in \[0, 1\]"):
+            encoder(wrong)
+
+
+FRESH = """
+import sys
+import keras
+import {module}
+model = keras.models.load_model(sys.argv[1])
+assert set(model.output) == {{"features", "mean_direction", "concentration"}}
+"""
+LOAD = """
+import sys
+import tfvmf
+assert "tensorflow" not in sys.modules
+tfvmf.load(sys.argv[1], image_size=16).encoder
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [FRESH.format(module="tfvmf"), FRESH.format(module="tfvmf.models"), LOAD]
+)
+def test_files_load_in_a_new_process(encoder, tmp_path, program):
+    encoder.save(tmp_path / "encoder.keras")
+    command = [sys.executable, "-c", program, str(tmp_path / "encoder.keras")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr

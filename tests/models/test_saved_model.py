@@ -13,7 +13,7 @@ from helpers.tiny import tiny_config
 from tensorflow.core.protobuf import saved_model_pb2
 
 import tfvmf
-from tfvmf import evaluation, files, posthoc, serving
+from tfvmf import evaluation, files, models, posthoc, serving
 from tfvmf.errors import UserError
 from tfvmf.models.saved_model import allowed_ops, load_saved_model, refused_ops
 
@@ -234,7 +234,7 @@ def test_a_keras_file_with_code_is_refused(tmp_path):
     with pytest.raises(UserError, match="Lambda"):
         tfvmf.load(tmp_path / "evil.keras")
     with pytest.raises(UserError, match="Lambda"):
-        posthoc.load_frozen(tmp_path / "evil.keras", "keras", trust_model=True)
+        models.load_backbone(str(tmp_path / "evil.keras"), trust_model=True)
     assert not (tmp_path / "ran").exists()
 
 

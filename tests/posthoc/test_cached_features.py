@@ -132,7 +132,7 @@ def test_features_that_cannot_be_used_are_named(tmp_path, arrays, message):
     ("changes", "message"),
     [
         ({"fit_kappa.cache_views": 2}, "holds features already"),
-        ({"fit_kappa.level_layers": "a"}, "holds features already"),
+        ({"model.level_layers": "a"}, "holds features already"),
         ({"concentration.levels": "all"}, "sees nothing else"),
     ],
 )

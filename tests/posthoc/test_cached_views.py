@@ -16,7 +16,6 @@ from helpers.untrained import make_run
 
 from tfvmf import evaluation, posthoc, training
 from tfvmf.counter_random import example_seeds
-from tfvmf.errors import UserError
 from tfvmf.methods import build_method
 from tfvmf.posthoc import cached
 from tfvmf.posthoc.kappa import fit_config
@@ -143,8 +142,8 @@ posthoc.fit_kappa(*sys.argv[1:3], config=config, changes=json.loads(sys.argv[3])
 def test_two_logical_devices_fit_what_one_does(keras_file, tmp_path):
     # In a process of its own: TensorFlow splits the processor before its first operation only.
     changes = {
-        "fit_kappa.feature_layer": "avg",
-        "fit_kappa.input_range": "0..255",
+        "model.feature_layer": "avg",
+        "model.input_range": "0..255",
         "fit_kappa.cache_views": 2,
         "concentration.view_kind": "augment",
         "optimizer.name": "sgd",
@@ -168,8 +167,28 @@ def test_two_logical_devices_fit_what_one_does(keras_file, tmp_path):
     assert_equal_weights(one, two, rtol=1e-5, atol=1e-5)
 
 
-def test_too_many_views_are_refused_before_anything_is_written(encoder, tmp_path):
-    changes = {"fit_kappa.cache_views": 50, "data.memory_limit_gib": 0.01, **QUICK}
-    with pytest.raises(UserError, match=r"1,397 images with 100 cached views need .* cache_views"):
-        posthoc.fit_kappa(encoder, tmp_path / "run", changes=changes)
-    assert not (tmp_path / "run").exists()
+def test_views_on_disk_train_what_those_in_memory_do(encoder, cached_run, tmp_path, monkeypatch):
+    changes = {"fit_kappa.cache_views": 3, "epochs": 3, "data.memory_limit_gib": 0.001, **QUICK}
+    kinds = []
+    reader = cached.CachedViews.reader
+    monkeypatch.setattr(
+        cached.CachedViews, "reader", lambda self: kinds.append(type(self.array)) or reader(self)
+    )
+    # A second fit embeds nothing.
+    monkeypatch.setattr(cached.FitKappa, "to_cache", lambda *_: pytest.fail("embedded again"))
+    posthoc.fit_kappa(encoder, tmp_path / "run", changes=changes)
+    assert kinds == [np.memmap]
+    assert_equal_weights(weights(tmp_path / "run"), weights(cached_run), rtol=0, atol=0)
+
+
+def test_other_views_are_embedded_anew(encoder, tmp_path, monkeypatch):
+    counts = []
+    to_cache = cached.FitKappa.to_cache
+    monkeypatch.setattr(cached.FitKappa, "to_cache", lambda *_: counts.append(1) or to_cache(*_))
+    for number, changes in enumerate(
+        [{}, {"optimizer.learning_rate": 2e-3}, {"augment.hue": 0.05}]
+    ):
+        counts.clear()
+        given = {"epochs": 1, "fit_kappa.cache_views": 2, "seed": 5, **QUICK, **changes}
+        posthoc.fit_kappa(encoder, tmp_path / str(number), changes=given)
+        assert bool(counts) == (number != 1)

@@ -11,12 +11,12 @@ from helpers.foreign import foreign_cnn
 from helpers.tiny import tiny_config
 from helpers.untrained import make_run
 
-from tfvmf import posthoc
+from tfvmf import models
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
 from tfvmf.posthoc import kappa
 
-CNN = {"fit_kappa.feature_layer": "avg", "fit_kappa.input_range": "0..255"}
+CNN = {"model.feature_layer": "avg", "model.input_range": "0..255"}
 
 
 def build(path, changes):
@@ -46,7 +46,7 @@ def test_a_saved_model_without_a_signature_is_called(tmp_path):
     for training_mode in (True, False):
         module.__call__.get_concrete_function(spec, training=training_mode)
     tf.saved_model.save(module, tmp_path / "twice", signatures={})
-    model = posthoc.load_frozen(tmp_path / "twice", "saved_model")
+    model = models.load_backbone(str(tmp_path / "twice"), kind="saved_model").model
     images = np.random.default_rng(0).uniform(size=(3, 5, 5, 3)).astype(np.float32)
     expected = images.mean(axis=(1, 2)) @ module.weights.numpy()
     np.testing.assert_allclose(model(images)["features"], expected, rtol=1e-4, atol=1e-5)
@@ -69,8 +69,8 @@ def sequential_cnn():
 def test_a_sequential_model_is_an_encoder(tmp_path, rng, name):
     model = sequential_cnn()
     model.save(tmp_path / "mine.keras")
-    frozen = posthoc.load_frozen(tmp_path / "mine.keras", "keras", feature_layer=name)
-    encoder = posthoc.add_head(frozen, hidden=4)
+    backbone = models.load_backbone(str(tmp_path / "mine.keras"), feature_layer=name)
+    encoder = models.build_encoder(backbone=backbone, dimension=None, hidden=4)
     images = rng.uniform(size=(3, 10, 10, 3)).astype(np.float32)
     expected = images
     for layer in model.layers:
@@ -91,14 +91,14 @@ def test_a_layer_is_named_before_others_if_it_was_nearly_meant(tmp_path):
     layers += [keras.layers.GlobalAveragePooling2D(name="global_pool_1"), keras.layers.Dense(3)]
     keras.Sequential([keras.Input((8, 8, 3)), *layers]).save(tmp_path / "deep.keras")
     with pytest.raises(UserError, match=r"it has global_pool_1, .* \(32 in all\)"):
-        build(tmp_path / "deep.keras", {"fit_kappa.feature_layer": "global_pool"})
+        build(tmp_path / "deep.keras", {"model.feature_layer": "global_pool"})
 
 
 def test_a_model_inside_a_model_is_no_layer(tmp_path):
     images = keras.Input((10, 10, 3))
     keras.Model(images, keras.layers.Dense(3)(sequential_cnn()(images))).save(tmp_path / "m.keras")
     with pytest.raises(UserError, match=r"feature_layer=mine: .* a whole model of this name"):
-        build(tmp_path / "m.keras", {"fit_kappa.feature_layer": "mine"})
+        build(tmp_path / "m.keras", {"model.feature_layer": "mine"})
 
 
 @pytest.mark.parametrize(
@@ -120,18 +120,25 @@ def test_a_model_that_fails_on_images_is_refused(tmp_path, layer, message):
     ("changes", "message"),
     [
         ({}, "feature_layer=NAME"),
-        ({"fit_kappa.feature_layer": "nosuch"}, "no such output or layer: it has avg, top"),
+        ({"model.feature_layer": "nosuch"}, "no such output or layer: it has avg, top"),
         (
-            {"fit_kappa.feature_layer": "top", "fit_kappa.level_layers": "nosuch"},
+            {"model.feature_layer": "top", "model.level_layers": "nosuch"},
             "level_layers=nosuch",
         ),
         (
-            {"fit_kappa.feature_layer": "avg", "fit_kappa.level_layers": "avg"},
+            {"model.feature_layer": "avg", "model.level_layers": "avg"},
             r"maps \[N, H, W, C\]",
         ),
-        ({"fit_kappa.feature_layer": "avg", "concentration.levels": "all"}, "level_layers=a,b,c"),
-        ({"fit_kappa.feature_layer": "avg", "fit_kappa.input_range": "0..2"}, "input_range"),
-        ({"fit_kappa.feature_layer": "avg", "fit_kappa.cache_views": 1}, "at least 2 views"),
+        (
+            {
+                "model.feature_layer": "avg",
+                "model.level_layers": "none",
+                "concentration.levels": "all",
+            },
+            "level_layers=a,b,c",
+        ),
+        ({"model.feature_layer": "avg", "model.input_range": "0..2"}, "input_range"),
+        ({"model.feature_layer": "avg", "fit_kappa.cache_views": 1}, "at least 2 views"),
     ],
 )
 def test_what_a_keras_model_lacks_is_named(keras_file, changes, message):
@@ -146,7 +153,7 @@ def test_outputs_that_are_no_features_are_refused(tmp_path):
 
 
 def test_what_a_saved_model_lacks_is_named(saved_model, tmp_path):
-    changes = {"fit_kappa.level_layers": "conv"}
+    changes = {"model.level_layers": "conv"}
     with pytest.raises(UserError, match="does not show its layers"):
         build(saved_model, changes)
     module = tf.Module()
@@ -192,4 +199,4 @@ def test_a_cut_off_file_is_refused(keras_file, tmp_path):
 def test_flags_of_models_are_refused_for_runs(tmp_path):
     run = make_run(tmp_path / "run")
     with pytest.raises(UserError, match="feature_layer=avg"):
-        kappa.fit_config(run, {"fit_kappa.feature_layer": "avg"})
+        kappa.fit_config(run, {"model.feature_layer": "avg"})

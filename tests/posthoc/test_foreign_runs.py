@@ -16,12 +16,12 @@ from helpers.untrained import make_run
 from tfvmf import evaluation, posthoc, serving, training
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
-from tfvmf.posthoc.foreign import resources
+from tfvmf.models.backbones import resources
 from tfvmf.posthoc.kappa import fit_config
 from tfvmf.training import loop
 
 QUICK = {"epochs": 1, "monitor.every_epochs": 0.0, "concentration.view_kind": "augment"}
-CNN = {"fit_kappa.feature_layer": "avg", "fit_kappa.input_range": "0..255"}
+CNN = {"model.feature_layer": "avg", "model.input_range": "0..255"}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def keras_run(tmp_path_factory, keras_file):
 
 @pytest.fixture(scope="module")
 def saved_run(tmp_path_factory, saved_model):
-    changes = {"fit_kappa.input_range": "0..255", "fit_kappa.level_layers": "stem,block"}
+    changes = {"model.input_range": "0..255", "model.level_layers": "stem,block"}
     changes["concentration.view_kind"] = "wide"
     return fit(saved_model, tmp_path_factory.mktemp("saved_run"), **changes)
 
@@ -73,7 +73,7 @@ def test_features_and_directions_are_those_of_the_model(cnn, workdir):
 
 def test_the_weights_of_the_model_are_unchanged_bit_for_bit(cnn, keras_run, saved_run):
     keras_encoder = training.load_method(keras_run)[1].encoder
-    for layer in keras_encoder.get_layer("trunk").layers:
+    for layer in keras_encoder.get_layer("backbone").get_layer("trunk").layers:
         original = cnn.get_layer(layer.name) if layer.weights else layer
         for one, other in zip(layer.get_weights(), original.get_weights(), strict=True):
             np.testing.assert_array_equal(one, other)
@@ -92,11 +92,11 @@ def test_no_weight_of_the_model_is_trained_or_saved_again(workdir):
     assert [v.path for v in method.trainable_variables] == [
         v.path for v in head.trainable_variables
     ]
-    assert not method.encoder.get_layer("trunk").trainable_variables
+    assert not method.encoder.get_layer("backbone").trainable_variables
 
 
 def test_the_head_sees_the_named_layers(keras_file, saved_run):
-    layers = {"fit_kappa.level_layers": "stem, block", **CNN}
+    layers = {"model.level_layers": "stem, block", **CNN}
     built = build_method(fit_config(keras_file, layers, tiny_config()))
     assert built.config.concentration.levels == "all"
     for method in (built, training.load_method(saved_run)[1]):
@@ -137,7 +137,7 @@ def test_a_keras_encoder_is_exported_for_keras_too(keras_run, saved_run, tmp_pat
 def test_what_was_exported_is_an_encoder_again(keras_run, tmp_path):
     # The signature takes uint8 images, and has a mean_direction of its own.
     path = serving.export_model(keras_run, tmp_path / "models")
-    again = fit(path, tmp_path / "again")
+    again = fit(path, tmp_path / "again", **{"data.image_size": 24})
     before, after = (embeddings(w, 10) for w in (keras_run, again))
     for name in ("features", "mean_direction"):
         np.testing.assert_allclose(after[name], before[name], rtol=1e-3, atol=1e-4)
@@ -167,7 +167,8 @@ def test_a_fitted_run_gets_another_head(keras_run, tmp_path):
 @pytest.mark.parametrize(("name", "changes"), [("keras_file", CNN), ("saved_model", {})])
 def test_kappa_becomes_five_times_the_cosine(request, name, changes, rng):
     changes = {"model.hidden": 64, "concentration.view_kind": "augment", **changes}
-    changes["fit_kappa.input_range"] = "0..255"
+    changes["fit_kappa.cache_views"] = 0
+    changes["model.input_range"] = "0..255"
     keras.utils.set_random_seed(0)  # from some weights 300 steps do not suffice
     method = build_method(fit_config(request.getfixturevalue(name), changes, tiny_config()))
     colors = [rng.uniform(size=(24, 1, 1, 3)) ** 3 for _ in range(2)]
@@ -181,7 +182,7 @@ def test_kappa_becomes_five_times_the_cosine(request, name, changes, rng):
 @pytest.mark.slow
 def test_replicas_fit_what_one_device_does(saved_model, tmp_path, two_replicas, monkeypatch):
     changes = {"optimizer.name": "sgd", "optimizer.learning_rate": 0.1, "batch_size": 348}
-    changes["fit_kappa.input_range"] = "0..255"
+    changes["model.input_range"] = "0..255"
     monkeypatch.setattr(loop, "make_strategy", lambda *_, **__: two_replicas)
     two = fit(saved_model, tmp_path / "two", **changes)
     monkeypatch.undo()

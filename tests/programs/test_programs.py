@@ -98,13 +98,15 @@ def call(tmp_path, monkeypatch, capsys):
 
 def test_fit_kappa_to_a_keras_file(call, tmp_path):
     foreign_cnn().save(tmp_path / "cnn.keras")
-    small = [*TINY, "--config.monitor.query_images=50", "--config.monitor.bank_images=50"]
+    small = [flag for flag in TINY if "image_size" not in flag]  # the model has its own
+    small += ["--config.monitor.query_images=50", "--config.monitor.bank_images=50"]
     flags = ["fit-kappa", "cnn.keras", "--input_range=0..255", *small]
     for mistake, message in (
         ([], "feature_layer=NAME"),
         (["--feature_layer=boxes"], "has no such output or layer"),
         (["--feature_layer=avg", "--level_layers=stem,steam"], "level_layers=steam"),
-        (["--feature_layer=avg", "--levels=all"], "level_layers=a,b,c"),
+        (["--feature_layer=avg", "--level_layers=none", "--levels=all"], "level_layers=a,b,c"),
+        (["--feature_layer=avg", "--image_size=16"], "images of 24x24 only"),
     ):
         code, _, errors = call(*flags, *mistake)
         assert code == 2, errors
@@ -114,6 +116,12 @@ def test_fit_kappa_to_a_keras_file(call, tmp_path):
     code, output, errors = call(*flags, "--feature_layer=avg", "--cache_views=2", "--epochs=2")
     assert code == 0, errors
     assert "next: tfvmf evaluate runs/cnn-kappa" in output
+    assert "images 24x24, pixels 0..255, features avg, levels depthwise\n" in output
+    assert "warning" not in errors  # of a collapse, which nobody could prevent
+    code, _, errors = call(*flags, "--feature_layer=avg", "--epochs=3")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "other settings" in errors
+    assert "choose another --workdir, such as runs/cnn-kappa-2" in errors
     (tmp_path / "cnn.keras").unlink()
     for command in (
         ["evaluate", "--workdir=runs/cnn-kappa", "--suite=probe", "--max_images=20"],
@@ -129,6 +137,9 @@ def test_fit_kappa_to_features(call, tmp_path, rng):
     code, output, errors = call("fit-kappa", "mine.npz", "--config.batch_size=20", "--epochs=1")
     assert code == 0, errors
     assert "tfvmf export runs/mine-kappa" in output
+    code, output, errors = call("fit-kappa", "mine.npz", "--config.batch_size=20", "--workdir=long")
+    assert code == 0, errors
+    assert "1500 steps (750 epochs)" in output  # enough, however few images there are
     code, _, errors = call("evaluate", "runs/mine-kappa")
     assert (code, errors.count("\n")) == (2, 1)
     assert "images to measure" in errors

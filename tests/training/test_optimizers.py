@@ -124,3 +124,30 @@ def test_muon_on_two_replicas_is_muon_on_one(rng, two_replicas):
     for a, b, before in zip(one, two, start, strict=True):
         assert np.abs(a - before).max() > 1e-3
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_muon_continues_from_a_checkpoint_bit_for_bit(rng, tmp_path):
+    start = rng.normal(size=(3, 3, 2, 4)).astype(np.float32), np.ones(4, np.float32)
+    gradients = [[rng.normal(size=v.shape).astype(np.float32) for v in start] for _ in range(4)]
+
+    def begin():
+        weights = [keras.Variable(v, name=f"v{i}") for i, v in enumerate(start)]
+        config = settings(name="muon", warmup_epochs=0.0)
+        optimizer = make_optimizer(config, weights, steps_per_epoch=5, total_steps=50)
+        state = tf.train.Checkpoint(optimizer=optimizer, weights=[v.value for v in weights])
+        return weights, optimizer, state
+
+    def steps(weights, optimizer, values):
+        for step in values:
+            optimizer.apply([tf.constant(g) for g in step], weights)
+        return [np.array(v) for v in weights]
+
+    whole, optimizer, _ = begin()
+    expected = steps(whole, optimizer, gradients)
+    half, optimizer, state = begin()
+    steps(half, optimizer, gradients[:2])
+    path = state.write(str(tmp_path / "state"))
+    rest, optimizer, state = begin()
+    state.read(path).assert_consumed()
+    for a, b in zip(steps(rest, optimizer, gradients[2:]), expected, strict=True):
+        np.testing.assert_array_equal(a, b)

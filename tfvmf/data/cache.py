@@ -28,10 +28,11 @@ def cache_dir() -> pathlib.Path:
 
 def load_or_build(
     identity: dict[str, Any],
-    shape: tuple[int, int, int, int],
+    shape: tuple[int, ...],
     *,
     chunks: Callable[[], Iterable[np.ndarray]],
     columns: Callable[[], dict[str, np.ndarray]],
+    dtype: np.typing.DTypeLike = np.uint8,
 ) -> tuple[np.memmap, dict[str, np.ndarray]]:
     """Images and columns (labels, order) of a data set; builds the cache when there is none.
 
@@ -40,9 +41,10 @@ def load_or_build(
 
     Args:
         identity: JSON values that tell this cache from all others.
-        shape: [N, H, W, 3] of the images.
-        chunks: makes an iterator of uint8 [n, H, W, 3] that add up to N images.
+        shape: [N, H, W, 3] of the images, or [N, ...] of what was computed of them.
+        chunks: makes an iterator of arrays [n, ...] that add up to N images.
         columns: called after the last chunk; small arrays to keep beside the images.
+        dtype: Type of the array.
 
     Returns:
         The images as a read-only memory map, and the columns.
@@ -54,8 +56,8 @@ def load_or_build(
     with writing(folder, advice=elsewhere, then=f", or {elsewhere}"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _lock(folder.with_suffix(".lock")):
-            if not _complete(folder, text, shape):
-                _build(folder, text, shape, chunks=chunks, columns=columns)
+            if not _complete(folder, text, shape, dtype):
+                _build(folder, text, shape, dtype, chunks=chunks, columns=columns)
     images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
     with np.load(folder / "columns.npz", allow_pickle=False) as stored:
         return images, dict(stored)
@@ -79,7 +81,9 @@ def write_npy(
         file.write(np.ascontiguousarray(chunk, dtype).data)
 
 
-def _complete(folder: pathlib.Path, text: str, shape: tuple[int, ...]) -> bool:
+def _complete(
+    folder: pathlib.Path, text: str, shape: tuple[int, ...], dtype: np.typing.DTypeLike
+) -> bool:
     """Whether the folder holds this data set, whole."""
     try:
         if (folder / "identity.json").read_text(encoding="utf-8") != text:
@@ -91,21 +95,23 @@ def _complete(folder: pathlib.Path, text: str, shape: tuple[int, ...]) -> bool:
     except (OSError, ValueError, EOFError):
         return False
     lengths = {len(column) for column in columns.values()}
-    return images.shape == shape and images.dtype == np.uint8 and lengths <= {shape[0]}
+    return images.shape == shape and images.dtype == dtype and lengths <= {shape[0]}
 
 
 def _build(
     folder: pathlib.Path,
     text: str,
-    shape: tuple[int, int, int, int],
+    shape: tuple[int, ...],
+    dtype: np.typing.DTypeLike,
     *,
     chunks: Callable[[], Iterable[np.ndarray]],
     columns: Callable[[], dict[str, np.ndarray]],
 ) -> None:
-    needed, free = int(np.prod(shape)), shutil.disk_usage(folder.parent).free
+    needed = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    free = shutil.disk_usage(folder.parent).free
     if needed > free:
         raise UserError(
-            f"{folder.parent}: the decoded images need {needed / _GIB:.1f} GiB and "
+            f"{folder.parent}: the cached images need {needed / _GIB:.1f} GiB and "
             f"{free / _GIB:.1f} GiB are free; set TFVMF_CACHE to a folder with room"
         )
     partial = folder.with_suffix(".partial")
@@ -114,7 +120,7 @@ def _build(
     partial.mkdir()
     try:
         with open(partial / "images.npy", "wb") as file:
-            write_npy(file, shape, chunks())
+            write_npy(file, shape, chunks(), dtype)
         np.savez(partial / "columns.npz", **columns())  # type: ignore[arg-type]
         (partial / "identity.json").write_text(text, encoding="utf-8")
         partial.rename(folder)

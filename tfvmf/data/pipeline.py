@@ -84,9 +84,9 @@ def image_reader(source: Source) -> Reader:
     labels = source.labels if source.labels is not None else np.full(source.size, -1)
     label_table = tf.constant(labels, tf.int32)
     image_table = None
-    if source.array is not None:
+    if (array := source.array) is not None:  # of a subset a copy is made
         with tf.device("/cpu:0"):
-            image_table = tf.constant(source.array)
+            image_table = tf.constant(array)
 
     def read(indices: tf.Tensor) -> Batch:
         if image_table is not None:

@@ -13,7 +13,7 @@ import ml_collections
 
 from tfvmf.errors import UserError
 from tfvmf.lazy import lazy_import
-from tfvmf.settings import Setting
+from tfvmf.settings import Setting, parse_backbone
 
 # Settings are read before TensorFlow is imported. Methods take these lazy modules from here.
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ Views = list["tf.Tensor"]
 # A function of images and seeds that makes views, and how many of them are made.
 ViewKind = tuple[Any, int]
 
+_BACKBONE_FILE = "backbone.keras"  # in a run directory
 _DROPOUT = 1 << 16  # where the views of dropout's seeds begin: beyond any view that is augmented
 
 
@@ -98,9 +99,11 @@ class Method(abc.ABC):
         follows_epochs: Whether a step depends on how many epochs are done.
         probabilistic: Whether the encoder learns a concentration.
         explicit: Whether the paper's alignment and penalty teach the concentration.
+        learns_directions: Whether the encoder changes, or only its concentration head.
         takes: What the encoder is applied to, `images` or `features`.
         kappa_note: What a reader of kappa should know, or "".
         models: All models that are trained or saved, by name.
+        backbone: What the encoder was last built on.
     """
 
     section: ClassVar[str] = ""
@@ -112,6 +115,8 @@ class Method(abc.ABC):
     follows_epochs: ClassVar[bool] = False
     probabilistic: ClassVar[bool] = True
     explicit: ClassVar[bool] = True
+    learns_directions: ClassVar[bool] = True
+    backbone: models.Backbone | None = None
     takes: str = "images"
     kappa_note: str = ""
 
@@ -176,7 +181,12 @@ class Method(abc.ABC):
             workdir: The run directory.
             trust_model: See `tfvmf.load`.
         """
-        del config, workdir, trust_model
+        del trust_model
+        if parse_backbone(config.model.backbone)[0] != "built_in":
+            path = workdir / _BACKBONE_FILE
+            if not path.exists():
+                raise UserError(f"{workdir}: its backbone, {path}, is missing")
+            config.model.backbone, config.model.weights = f"keras:{path}", ""
 
     @classmethod
     def trained_outputs(cls) -> tuple[str, ...]:
@@ -222,6 +232,12 @@ class Method(abc.ABC):
         return [v for model in self.models.values() for v in model.trainable_variables]
 
     @property
+    def backbone_variables(self) -> list[keras.Variable]:
+        """Those of `trainable_variables` that are the encoder's backbone."""
+        assert self.backbone is not None
+        return self.encoder.get_layer(self.backbone.model.name).trainable_variables
+
+    @property
     def watched_names(self) -> list[str]:
         """Names of the values that `loss` returns."""
         taught = self.probabilistic and self.explicit
@@ -231,7 +247,29 @@ class Method(abc.ABC):
 
     def describe_encoder(self) -> str:
         """What the encoder is, for people."""
+        if self.backbone is not None and not self.backbone.built_in:
+            return self.config.model.backbone
         return f"{self.config.model.backbone} of width {self.config.model.width}"
+
+    def describe_choices(self) -> str:
+        """What was chosen of a backbone that is not built in; otherwise empty."""
+        if self.backbone is None or self.backbone.built_in:
+            return ""
+        return self.backbone.describe(self.config.data.image_size)
+
+    def check_images(self) -> None:
+        """Refuses images of another size than the backbone takes."""
+        size = self.backbone.image_size if self.backbone else None
+        if size and size != self.config.data.image_size:
+            raise UserError(
+                f"--config.data.image_size={self.config.data.image_size}: the backbone takes "
+                f"images of {size}x{size} only: use --config.data.image_size={size}"
+            )
+
+    def keep_files(self, workdir: pathlib.Path) -> None:
+        """Writes what loading the run will need beside its checkpoints."""
+        if self.backbone is not None and not self.backbone.built_in:
+            self.backbone.keep(workdir / _BACKBONE_FILE)
 
     def predicted_cosine(self, kappa: tf.Tensor) -> tf.Tensor:
         """The E[cos] [...] of two views that kappa [...] stands for: where the loss is smallest.
@@ -261,6 +299,10 @@ class Method(abc.ABC):
         The mean of each over the replicas is its value for the whole batch. `views` are those of
         `view_kinds`.
         """
+        with models.dropout_masks(None):  # only where `encode` gives seeds
+            return self._loss(views, labels, context)
+
+    def _loss(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Terms:
         own = len(views) - self.num_wide_views
         objective = self.objective(views[:own], labels, context)
         terms = dict(objective.terms)
@@ -292,10 +334,9 @@ class Method(abc.ABC):
     def build_encoder(self, *, concentration: bool) -> keras.Model:
         """Builds the encoder that the configuration describes."""
         config = self.config
+        self.backbone = self.build_backbone()
         return models.build_encoder(
-            backbone=config.model.backbone,
-            width=config.model.width,
-            stem=config.model.stem,
+            backbone=self.backbone,
             hidden=config.model.hidden,
             dropout=config.model.dropout,
             concentration=concentration,
@@ -303,6 +344,35 @@ class Method(abc.ABC):
             concentration_levels=config.concentration.levels,
             **self.head_options(config),
         )
+
+    def build_backbone(self, spec: str = "", **options: Any) -> models.Backbone:
+        """Builds the backbone; what was found by rule is written into the configuration.
+
+        Args:
+            spec: In place of `model.backbone`.
+            **options: Further ones of `models.load_backbone`.
+        """
+        config = self.config.model
+        named = config.level_layers
+        levels = tuple(
+            name.strip() for name in named.split(",") if name.strip() not in ("", "none")
+        )
+        backbone = models.load_backbone(
+            spec or config.backbone,
+            width=config.width,
+            stem=config.stem,
+            dropout=config.dropout,
+            weights=config.weights,
+            feature_layer=config.feature_layer,
+            input_range=config.input_range,
+            level_layers=levels if named else None,
+            **options,
+        )
+        models.freeze_stages(backbone, config.freeze_stages)
+        if not backbone.built_in:
+            config.feature_layer, config.input_range = backbone.feature_layer, backbone.input_range
+            config.level_layers = ",".join(backbone.level_layers) or "none"
+        return backbone
 
     @property
     def initial_concentration(self) -> float:

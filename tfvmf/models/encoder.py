@@ -1,6 +1,5 @@
 """The encoder: an image in; features, a direction and how sure the encoder is of it out."""
 
-import importlib
 import math
 from typing import Any
 
@@ -9,18 +8,40 @@ import tensorflow as tf
 from keras import layers
 
 from tfvmf import distribute
+from tfvmf.errors import UserError
+from tfvmf.models.backbones import Backbone, adapt, load_backbone
 from tfvmf.models.layers import BatchNorm, Dropout
-from tfvmf.settings import BACKBONES, LEVELS
+from tfvmf.pixels import check_pixels
+from tfvmf.settings import LEVELS
 
 OUTPUTS = ("features", "mean_direction", "concentration")
 
 
+@keras.saving.register_keras_serializable(package="tfvmf")
+class Encoder(keras.Model):
+    """A functional model of images that checks their pixels when it is called with arrays.
+
+    uint8 images are scaled to [0, 1], everywhere; floats outside of it are refused where their
+    values are known, which is outside of `tf.function` and costs graphs nothing.
+    """
+
+    def call(
+        self, inputs: Any, training: bool | None = None, mask: Any = None
+    ) -> dict[str, tf.Tensor]:
+        """Images [B, H, W, 3], uint8 or float in [0, 1], to a dictionary of outputs."""
+        if tf.executing_eagerly() and not isinstance(inputs, keras.KerasTensor):
+            check_pixels(inputs)
+        if "uint8" in str(getattr(inputs, "dtype", "")):
+            inputs = keras.ops.cast(inputs, "float32") / 255.0
+        return super().call(inputs, training=training, mask=mask)
+
+
 def build_encoder(
-    backbone: str = "resnet18",
-    width: int = 64,
-    dimension: int | None = 128,
-    stem: str = "cifar",
+    backbone: str | keras.Model | keras.Layer | Backbone = "resnet18",
     *,
+    width: int = 64,
+    stem: str = "cifar",
+    dimension: int | None = 128,
     hidden: int = 512,
     hidden_layers: int = 1,
     output_norm: bool = False,
@@ -32,26 +53,28 @@ def build_encoder(
     """Builds the model that everything else trains, evaluates and serves.
 
     Args:
-        backbone: The name of a network (`BACKBONES`), such as `resnet18`.
-        width: Channels of the first stage (64 in the original ResNets).
+        backbone: A network: its name or spec (`load_backbone`), a Keras model or layer from images
+            to features, which are vectors, maps or tokens (`adapt`, which also says how to choose
+            among its layers), or what these two functions return.
+        width: Channels of the first stage (64 in the original ResNets), where a name is given.
+        stem: `cifar` (3x3 convolution, no pooling) or `imagenet`, where a name is given.
         dimension: Length d of the mean direction. None: no direction head, the mean direction is
-            the normalized feature vector (for encoders trained with labels).
-        stem: `cifar` (3x3 convolution, no pooling) or `imagenet`.
+            the backbone's own or its normalized features (for encoders trained with labels).
         hidden: Width of the hidden layers of both heads.
         hidden_layers: Of the direction head, see `build_direction_head`.
         output_norm: Of the direction head, see there.
-        dropout: Probability of dropping a unit in the backbone and in the heads (`Dropout`).
+        dropout: Probability of dropping a unit in a named backbone and in the heads (`Dropout`).
         concentration: Whether there is a concentration head. Without one, `concentration` is 1
             for every image: the encoder has no opinion, and its outputs keep their names.
         initial_concentration: Scale of kappa, see `build_concentration_head`.
         concentration_levels: What the concentration head sees: the `last` features, as in the
-            paper, or pooled means and deviations of `all` four stages (`Levels`).
+            paper, or pooled means and deviations of `all` levels of the backbone (`Levels`).
 
     Returns:
         A Keras model from float images [B, H, W, 3] in [0, 1] to a dictionary of float32
         `features` [B, F], `mean_direction` [B, d] of unit length and `concentration` [B].
         Its parts are `get_layer("direction_head")`, `get_layer("concentration_head")` and a layer
-        named after the backbone.
+        named after the backbone (`backbone` if that is not built in).
     """
     if concentration_levels not in LEVELS:
         raise ValueError(f"concentration_levels must be last or all, not {concentration_levels!r}")
@@ -60,18 +83,20 @@ def build_encoder(
             raise ValueError(f"{name} must be at least 1, not {value}")
     if dimension is not None and dimension < 2:
         raise ValueError(f"dimension must be at least 2 (a circle), not {dimension}")
-    if backbone not in BACKBONES:
-        raise ValueError(f"backbone {backbone!r} is unknown: use one of {', '.join(BACKBONES)}")
-    module = importlib.import_module(BACKBONES[backbone])
-    images = keras.Input((None, None, 3), name="images")
-    levels = module.build_backbone(backbone, width=width, stem=stem, dropout=dropout)(images)
-    features = levels["features"]
-    size = features.shape[-1]
+    if isinstance(backbone, str):
+        backbone = load_backbone(backbone, width=width, stem=stem, dropout=dropout)
+    elif not isinstance(backbone, Backbone):
+        backbone = adapt(backbone)
+    given = backbone.model.input
+    inputs = keras.Input(given.shape[1:], name=given.name)
+    outputs = backbone.model(inputs)
+    features = outputs["features"]
     if dimension is None:
-        direction = layers.UnitNormalization(name="mean_direction", dtype="float32")(features)
+        own = outputs.get("mean_direction", features)
+        direction = layers.UnitNormalization(name="mean_direction", dtype="float32")(own)
     else:
         direction = build_direction_head(
-            size,
+            features.shape[-1],
             dimension=dimension,
             hidden=hidden,
             hidden_layers=hidden_layers,
@@ -79,25 +104,28 @@ def build_encoder(
             dropout=dropout,
         )(features)
     if concentration:
+        maps = {key: x for key, x in outputs.items() if key not in ("features", "mean_direction")}
+        if concentration_levels == "all" and not maps:
+            raise UserError(
+                "concentration levels=all: the backbone shows no maps: name layers with "
+                "level_layers=a,b,c, or use levels=last"
+            )
         head_inputs = features
         if concentration_levels == "all":
-            maps = {name: value for name, value in levels.items() if name != "features"}
             head_inputs = Levels(name="levels", dtype="float32")(maps)
         kappa = build_concentration_head(
             head_inputs.shape[-1],
             hidden=hidden,
             initial=initial_concentration,
             dropout=dropout,
-            input_norm=concentration_levels == "all",
+            # The scale of features from elsewhere is unknown, and differs from one to the next.
+            input_norm=concentration_levels == "all" or not backbone.built_in,
         )(head_inputs)
     else:
         kappa = ConstantConcentration(name="concentration")(features)
-    outputs: dict[str, Any] = {
-        "features": features,
-        "mean_direction": direction,
-        "concentration": kappa,
-    }
-    return keras.Model(images, outputs, name="encoder")
+    made = {"features": features, "mean_direction": direction, "concentration": kappa}
+    kind = Encoder if len(inputs.shape) == 4 else keras.Model
+    return kind(inputs, made, name="encoder")
 
 
 def with_projection(encoder: keras.Model) -> keras.Model:
@@ -251,7 +279,7 @@ def _hidden(
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class Levels(keras.layers.Layer):
-    """Feature maps {name: [B, H, W, C]} -> [B, 2 * sum of C]: mean and deviation of each channel.
+    """Maps {name: [B, H, W, C] or [B, T, C]} -> [B, 2 * sum of C]: channels' mean and deviation.
 
     The last features forget what an image looked like; the deviations of the first levels know
     whether it was noisy, flat or filtered.
@@ -261,7 +289,8 @@ class Levels(keras.layers.Layer):
         """Pools over space, the maps in the order of their names."""
         parts = []
         for name in sorted(inputs):
-            mean, variance = tf.nn.moments(tf.cast(inputs[name], tf.float32), [1, 2])
+            maps = tf.cast(inputs[name], tf.float32)
+            mean, variance = tf.nn.moments(maps, list(range(1, maps.shape.rank - 1)))
             parts += [mean, tf.sqrt(variance + 1e-6)]
         return tf.concat(parts, axis=1)
 

@@ -49,8 +49,17 @@ def load_saved_model(path: str | os.PathLike[str], *, trust_model: bool = False)
         raise UserError(f"{path} cannot be loaded as a SavedModel: {reason}") from error
 
 
-def refused_ops(path: str | os.PathLike[str]) -> set[str]:
-    """Names of the operations of a SavedModel that are not allowed. Nothing is executed."""
+def input_shape(path: str | os.PathLike[str]) -> list[int | None] | None:
+    """Shape of the only input of `serving_default`, None where there is none. Nothing is run."""
+    for graph in _read(path).meta_graphs:
+        inputs = list(graph.signature_def["serving_default"].inputs.values())
+        if len(inputs) == 1 and not inputs[0].tensor_shape.unknown_rank:
+            return [side.size if side.size > 0 else None for side in inputs[0].tensor_shape.dim]
+    return None
+
+
+def _read(path: str | os.PathLike[str]) -> saved_model_pb2.SavedModel:
+    """The file of a SavedModel, as data."""
     file, model = pathlib.Path(path) / "saved_model.pb", saved_model_pb2.SavedModel()
     if not file.is_file():  # TensorFlow would take saved_model.pbtxt instead
         raise UserError(f"{path} is not a SavedModel (no file saved_model.pb)")
@@ -58,6 +67,12 @@ def refused_ops(path: str | os.PathLike[str]) -> set[str]:
         model.ParseFromString(file.read_bytes())
     except Exception as error:  # protobuf's own, or the file system's
         raise UserError(f"{path} cannot be loaded: {file.name} is damaged ({error})") from error
+    return model
+
+
+def refused_ops(path: str | os.PathLike[str]) -> set[str]:
+    """Names of the operations of a SavedModel that are not allowed. Nothing is executed."""
+    model = _read(path)
     # Otherwise TensorFlow 1's loader is used, which runs nodes of the graph itself.
     runs_functions = len(model.meta_graphs) == 1 and model.meta_graphs[0].HasField(
         "object_graph_def"

@@ -6,12 +6,10 @@ from typing import Any
 # Imported when first used: the settings of `FitKappa` are read without TensorFlow.
 _MODULES = {
     "FitKappa": "method",
-    "add_head": "foreign",
     "fit_kappa": "kappa",
-    "load_frozen": "foreign",
 }
 
-__all__ = ["FitKappa", "add_head", "fit_kappa", "load_frozen"]
+__all__ = ["FitKappa", "fit_kappa"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,21 +7,23 @@ cached elsewhere are the same, without the images.
 
 import contextlib
 import dataclasses
+import hashlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import ml_collections
 import numpy as np
 import tensorflow as tf
 
-from tfvmf import counter_random, data
-from tfvmf.data import pipeline
+from tfvmf import counter_random, data, models
+from tfvmf.data import cache, pipeline
 from tfvmf.data.base import choose_split
 from tfvmf.data.npz import Archive
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
 from tfvmf.methods.base import ViewKind
+from tfvmf.models.backbones import resources
 from tfvmf.posthoc.method import FitKappa
 from tfvmf.progress import Progress
 from tfvmf.training.inputs import (
@@ -44,23 +46,36 @@ class CachedViews:
     """Vectors of several views of each image.
 
     Attributes:
-        array: float32 [N, ordinary + wide, D].
+        array: float32 [N, ordinary + wide, D], in memory or on disk.
         ordinary: Number of ordinary views of each image.
         wide: Number of wide views (`WideViews`), which come after the ordinary ones.
+        places: Row of each image in `array` [N], if that is on disk in another order.
     """
 
     array: np.ndarray
     ordinary: int
     wide: int
+    places: np.ndarray | None = None
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """All views of the images at `indices`: float32 [n, V, D]."""
+        return self.array[indices if self.places is None else self.places[indices]]
 
     def reader(self) -> pipeline.Reader:
         """Indices [B] -> `image` float32 [B, V, D], all cached views of these images."""
-        with tf.device("/cpu:0"):
-            table = tf.constant(self.array)
-        return lambda indices: {
-            "image": tf.gather(table, indices),
-            "label": tf.fill(tf.shape(indices), -1),
-        }
+        if self.places is None:
+            with tf.device("/cpu:0"):
+                table = tf.constant(self.array)
+
+        def read(indices: tf.Tensor) -> pipeline.Batch:
+            if self.places is None:
+                views = tf.gather(table, indices)
+            else:
+                views = tf.numpy_function(self.take, [indices], tf.float32, stateful=False)
+                views = tf.ensure_shape(views, [None, *self.array.shape[1:]])
+            return {"image": views, "label": tf.fill(tf.shape(indices), -1)}
+
+        return read
 
 
 def view_kinds(method: Method, *, ordinary: int, wide: int) -> list[ViewKind]:
@@ -116,39 +131,30 @@ def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
     images, source = image_inputs(config, sources), sources[0]
     ordinary = config.fit_kappa.cache_views
     wide = ordinary if config.concentration.view_kind == "wide" else 0
-    description = f"{source.size:,} images with {ordinary + wide} cached views"
-    embedded: list[CachedViews] = []
-
-    def check(method: Method) -> None:
-        assert isinstance(method, FitKappa)
-        _check_memory(
-            (source.size, ordinary + wide, method.cached_size),
-            memory_limit(config),
-            description,
-            "lower cache_views",
-        )
+    # What a run that is finished reads.
+    embedded = [CachedViews(np.zeros((1, 1, 1), np.float32), 1, 0)]
 
     def prepare(method: Method) -> None:
         assert isinstance(method, FitKappa)
-        embedded.append(embed_views(method, source, ordinary, wide))
+        embedded[0] = embed_views(method, source, ordinary, wide)
 
     return images._replace(
-        description=description,
+        description=f"{source.size:,} images with {ordinary + wide} cached views",
         reader=lambda: embedded[0].reader(),
         views=lambda method: view_kinds(method, ordinary=ordinary, wide=wide),
-        check=check,
         prepare=prepare,
     )
 
 
 def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int) -> CachedViews:
-    """Embeds views of every image (`FitKappa.to_cache`).
+    """Embeds views of every image (`FitKappa.to_cache`), or finds those of an earlier fit on disk.
 
-    The views are a function of the run's seed and of the image's index.
+    The views are a function of the run's seed and of the image's index. What does not fit
+    `data.memory_limit_gib` stays on disk.
     """
     config = method.config
     augmentation = augmentation_from_config(config)
-    vectors = np.empty((source.size, ordinary + wide, method.cached_size), np.float32)
+    shape = (source.size, ordinary + wide, method.cached_size)
 
     def embedding(kind: Kind) -> Callable[..., tf.Tensor]:
         @tf.function(reduce_retracing=True)
@@ -162,13 +168,39 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
     embeds += [embedding(data.WideViews(augmentation=augmentation))] * wide
     # In a random order: a folder lists class after class, and wide views mix images of a batch.
     order = np.random.default_rng(config.seed).permutation(source.size).astype(np.int32)
-    with Progress(source.size, unit="image", description="embedding views") as progress:
-        for rows in np.array_split(order, -(-source.size // _BATCH)):
-            images, places = tf.constant(source.take(rows)), tf.constant(rows)
-            for number, embed in enumerate(embeds):
-                vectors[rows, number] = embed(images, places, tf.constant(number))
-            progress.update(len(rows))
-    return CachedViews(vectors, ordinary, wide)
+
+    def chunks() -> Iterator[np.ndarray]:
+        with Progress(source.size, unit="image", description="embedding views") as progress:
+            for rows in np.array_split(order, -(-source.size // _BATCH)):
+                images, places = tf.constant(source.take(rows)), tf.constant(rows)
+                views = [embed(images, places, tf.constant(i)) for i, embed in enumerate(embeds)]
+                yield np.stack(views, axis=1)
+                progress.update(len(rows))
+
+    array, _ = cache.load_or_build(
+        {"name": f"views of {source.name}", "views": _identity(method, source, ordinary, wide)},
+        shape,
+        chunks=chunks,
+        columns=lambda: {"order": order},
+        dtype=np.float32,
+    )
+    places = np.argsort(order)
+    if array.nbytes > memory_limit(config):
+        return CachedViews(array, ordinary, wide, places)
+    return CachedViews(np.asarray(array)[places], ordinary, wide)
+
+
+def _identity(method: FitKappa, source: data.Source, ordinary: int, wide: int) -> str:
+    """A hash of all that views of a source depend on: images, views, weights, choice of layers."""
+    config = method.config
+    frozen = models.frozen_outputs(method.encoder)
+    chosen = [config.seed, config.data.image_size, config.concentration.levels, ordinary, wide]
+    chosen += [config.model[key] for key in ("feature_layer", "input_range", "level_layers")]
+    chosen += [source.fingerprint(), source.size, *sorted(config.augment.to_dict().items())]
+    digest = hashlib.sha256(repr(chosen).encode())
+    for variable in [*frozen.variables, *resources(frozen)]:
+        digest.update(np.ascontiguousarray(variable.numpy()).tobytes())
+    return digest.hexdigest()
 
 
 # ---- Features that were cached elsewhere.

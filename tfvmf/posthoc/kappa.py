@@ -1,31 +1,38 @@
 """A concentration head for an encoder that stays as it is: minutes instead of a training."""
 
+import functools
+import itertools
+import math
 import os
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
 import numpy as np
 
 from tfvmf import files
-from tfvmf.config import default_config, validate
+from tfvmf.config import validate
+from tfvmf.configs import photos
 from tfvmf.errors import UserError
-from tfvmf.methods import Method
+from tfvmf.methods import METHODS, Method
+from tfvmf.models import backbones
 from tfvmf.posthoc import cached
-from tfvmf.posthoc.method import FitKappa, copy_into_run
+from tfvmf.posthoc.method import FitKappa
+from tfvmf.settings import PREFIXES
 from tfvmf.training import loop, run_directory
 from tfvmf.training.checkpoints import load_method
 from tfvmf.training.inputs import Inputs, image_inputs
-from tfvmf.training.strategies import is_chief
 
-_EPOCHS = 2
-_CACHED_EPOCHS = 8  # which need no forward passes of the encoder; docs/kappa.md
+_CACHED_VIEWS = 2  # of each image, and as many wide ones
+# Steps of training at least (docs/kappa.md); those on new views need forward passes.
+_CACHED_STEPS, _STEPS, _EPOCHS = 1500, 400, 2
 # What Keras and TensorFlow put around the message of an operation.
 _NOISE = re.compile(
     r"\x1b\[\d+m|Exception encountered when calling \S+ |Graph execution error: .*unavailable> "
 )
-_OF_MODELS = ("feature_layer", "input_range", "level_layers")  # settings of foreign models
+_OF_MODELS = ("feature_layer", "input_range", "level_layers", "weights")  # not of runs
 
 
 def fit_kappa(
@@ -43,60 +50,86 @@ def fit_kappa(
     (Cached features give a head without an encoder: it is exported, and no suite measures it.)
 
     Args:
-        model: What is frozen: a run directory, a `.keras` file, the directory of a SavedModel, or
-            cached features in an `.npz` file (`cached.load_features`).
+        model: What is frozen: a run directory, a backbone (`applications:NAME`, `hub:PRESET`, a
+            `.keras` file), the directory of a SavedModel, or cached features in an `.npz` file
+            (`cached.load_features`).
         workdir: Run directory of the result.
         config: Data, views and optimization where the model is not a run; those of
-            `default_config` by default.
+            `configs/photos.py` by default, with images of 224x224 if the model takes any size.
         changes: Dotted settings in which the result differs from the model's run or from
-            `config`, and from what is best for a head (`fit_config`): 2 epochs of Adam, wide views,
-            all levels of a run. Those of a model from elsewhere are `fit_kappa.feature_layer`,
-            `.input_range` and `.level_layers` (`foreign.load_frozen`).
+            `config`, and from what is best for a head (`fit_config`): wide views, all levels, two
+            views of each kind that are embedded once, and 1,500 steps of Adam on them. A model
+            from elsewhere gets images of its own size; its further settings are
+            `model.feature_layer`, `.input_range`, `.level_layers` and `.weights`
+            (`models.load_backbone`).
         logical_devices: See `strategies.make_strategy`.
         trust_model: See `tfvmf.load`.
 
     Returns:
         The last measured values, as `train` does.
     """
-    model = pathlib.Path(model).expanduser()
     workdir = pathlib.Path(workdir).expanduser()
-    if model.resolve() == workdir.resolve():
+    if pathlib.Path(model).expanduser().resolve() == workdir.resolve():
         raise UserError(f"workdir={workdir} is the encoder's own: choose another")
-    settings = fit_config(model, changes or {}, config)
+    changes = changes or {}
+    settings = fit_config(model, changes, config)
     settings.fit_kappa.trust_model = trust_model
 
     def initialize(method: Method) -> None:
-        if settings.fit_kappa.kind != "run":
-            if is_chief(settings.strategy):
-                copy_into_run(settings, workdir)
-            return
-        _, trained, _ = load_method(model)
-        for layer in method.encoder.layers:
-            if layer.name != "concentration_head" and layer.weights:
-                layer.set_weights(trained.encoder.get_layer(layer.name).get_weights())
+        if settings.fit_kappa.kind == "run":
+            _, trained, _ = load_method(settings.fit_kappa.model)
+            for layer in method.encoder.layers:
+                if layer.name != "concentration_head" and layer.weights:
+                    layer.set_weights(trained.encoder.get_layer(layer.name).get_weights())
 
+    free = (f"{workdir}-{number}" for number in itertools.count(2))
     return loop.train_run(
         settings,
         workdir,
         logical_devices=logical_devices,
         initialize=initialize,
-        make_inputs=make_inputs,
+        make_inputs=functools.partial(make_inputs, chosen=changes),
+        advice=f", such as {next(name for name in free if not os.path.exists(name))}",
     )
 
 
-def make_inputs(config: ml_collections.ConfigDict) -> Inputs:
-    """What the head is trained on: images, views of them that are embedded once, or features."""
+def make_inputs(
+    config: ml_collections.ConfigDict, chosen: Mapping[str, Any] | None = None
+) -> Inputs:
+    """What the head is trained on: images, views of them that are embedded once, or features.
+
+    Sets the number of epochs to what gives enough steps, and with it how often the run is saved and
+    watched, but for settings in `chosen`.
+    """
     if config.fit_kappa.kind == "features":
-        return cached.feature_inputs(config)
-    inputs = cached.view_inputs(config) if config.fit_kappa.cache_views else image_inputs(config)
-    if config.fit_kappa.kind == "run":
+        inputs = cached.feature_inputs(config)
+    elif config.fit_kappa.cache_views:
+        inputs = cached.view_inputs(config)
+    else:
+        inputs = image_inputs(config)
+    if chosen is not None:
+        _choose_length(config, inputs.size, chosen)
+    if config.fit_kappa.kind in ("run", "features"):
         return inputs
 
     def check(method: Method) -> None:
-        check_outputs(method)
         inputs.check(method)
+        check_outputs(method)
 
     return inputs._replace(check=check)
+
+
+def _choose_length(config: ml_collections.ConfigDict, size: int, chosen: Mapping[str, Any]) -> None:
+    cached_views = config.fit_kappa.kind == "features" or config.fit_kappa.cache_views
+    if "batch_size" not in chosen:
+        config.batch_size = min(config.batch_size, max(size, 2))
+    if "epochs" not in chosen:
+        steps = max(1, size // config.batch_size)
+        wanted = math.ceil((_CACHED_STEPS if cached_views else _STEPS) / steps)
+        config.epochs = max(wanted, 1 if cached_views else _EPOCHS)
+    for key, parts in (("monitor.every_epochs", 1), ("checkpoint.every_epochs", 4)):
+        if key not in chosen:
+            config.update_from_flattened_dict({key: max(1.0, config.epochs / parts)})
 
 
 def check_outputs(method: Method) -> None:
@@ -115,13 +148,19 @@ def check_outputs(method: Method) -> None:
         raise UserError(
             f"{path} gives features that are not finite: does it expect another input_range?"
         )
+    features = outputs["features"].numpy()
+    if (features >= 0).all() and np.allclose(features.sum(axis=1), 1.0, atol=1e-3):
+        raise UserError(
+            f"{path}: its features sum to 1 like probabilities of classes: name the layer before "
+            "the classifier with feature_layer=NAME, or save the model without it"
+        )
 
 
 # ---- Settings. TensorFlow runs nothing here: devices are set up later.
 
 
 def fit_config(
-    model: pathlib.Path,
+    model: str | os.PathLike[str],
     changes: dict[str, Any],
     config: ml_collections.ConfigDict | None = None,
 ) -> ml_collections.ConfigDict:
@@ -132,25 +171,23 @@ def fit_config(
         changes: Dotted settings that are asked for.
         config: Data and views where the model is not a run.
     """
-    kind = kind_of(model)
+    kind, model = kind_of(model)
     if kind == "run":
-        settings = _run_config(model)
+        settings = _run_config(pathlib.Path(model))
     else:
-        settings = ml_collections.ConfigDict((config or default_config()).to_dict())
-        settings.name = model.stem
+        settings = ml_collections.ConfigDict((config or photos.get_config()).to_dict())
+        settings.name = pathlib.Path(model).stem
         settings.fit_kappa.kind = kind
-        settings.fit_kappa.model = str(model)
-    cached_views = kind == "features" or changes.get("fit_kappa.cache_views", 0)
+        settings.fit_kappa.model = model
     settings.method = "fit_kappa"
     settings.name = f"{settings.name}-kappa"
     settings.ensemble.num_members = 1
     settings.minutes = 0.0
-    settings.epochs = _CACHED_EPOCHS if cached_views else _EPOCHS
     settings.optimizer.name = "adam"
     settings.optimizer.learning_rate = 1e-3
     settings.optimizer.warmup_epochs = 0.1
-    settings.fit_kappa.cache_views = 0
-    settings.concentration.levels = "all"  # what can be seen depends on the encoder, see below
+    settings.fit_kappa.cache_views = 0 if kind == "features" else _CACHED_VIEWS
+    settings.concentration.levels = "all" if settings.fit_kappa.kind == "run" else "last"
     settings.concentration.view_kind = "wide"
     settings.update_from_flattened_dict(changes)
     settings.data.view_share = 1.0  # kappa is asked about whole images: so it is taught
@@ -160,38 +197,49 @@ def fit_config(
     if kind == "features":
         _complete_features(settings, changes)
     elif settings.fit_kappa.kind == "run":
-        _refuse(settings, _OF_MODELS, f"{model} is a run, which knows its own")
+        asked = tuple(name for name in _OF_MODELS if f"model.{name}" in changes)
+        _refuse(settings.model, asked, f"{model} is a run, which knows its own")
     else:
+        usual = backbones.USUAL_SIZE if config is None else settings.data.image_size
+        if kind != "run" and "data.image_size" not in changes:
+            own = backbones.declared_input(model, kind).size
+            settings.data.image_size = own or usual
         _complete_model(settings, changes)
     return settings
 
 
-def kind_of(model: pathlib.Path) -> str:
-    """The kind of a model by what is there: `run`, `keras`, `saved_model` or `features`."""
-    if model.is_dir():
-        if files.read_text(model / "config.json") is not None:
-            return "run"
-        if (model / "saved_model.pb").is_file():
-            return "saved_model"
-        versions = sorted(path.parent for path in model.glob("*/saved_model.pb"))
+def kind_of(model: str | os.PathLike[str]) -> tuple[str, str]:
+    """The kind of a model (`method.KINDS`), by its prefix or by what is there; and its path."""
+    prefix, _, name = os.fspath(model).partition(":")
+    path = pathlib.Path(model).expanduser()
+    if prefix in PREFIXES and name and not path.exists():
+        if prefix != "keras":
+            return prefix, name
+        path = pathlib.Path(name).expanduser()
+    if path.is_dir():
+        if files.read_text(path / "config.json") is not None:
+            return "run", str(path)
+        if (path / "saved_model.pb").is_file():
+            return "saved_model", str(path)
+        versions = sorted(path.parent for path in path.glob("*/saved_model.pb"))
         if versions:
-            raise UserError(f"{model} holds SavedModels: name one of them, {versions[-1]}")
+            raise UserError(f"{path} holds SavedModels: name one of them, {versions[-1]}")
         raise UserError(
-            f"{model} is neither a run directory (no config.json) nor a SavedModel (no "
+            f"{path} is neither a run directory (no config.json) nor a SavedModel (no "
             "saved_model.pb)"
         )
-    if not model.exists():
-        raise UserError(
-            f"{model}: there is no such file or directory; expected a run, a .keras file, a "
-            "SavedModel or cached features (.npz)"
-        )
     kinds = {".keras": "keras", ".npz": "features"}
-    if model.suffix not in kinds:
+    if not path.exists():
         raise UserError(
-            f"{model} is a file of an unknown kind: use .keras (model.save) or .npz (cached "
+            f"{path}: there is no such file or directory; expected a run, a SavedModel, cached "
+            f"features (.npz), a .keras file, {PREFIXES['applications']} or {PREFIXES['hub']}"
+        )
+    if path.suffix not in kinds:
+        raise UserError(
+            f"{path} is a file of an unknown kind: use .keras (model.save) or .npz (cached "
             "features), or the directory of a run or of a SavedModel"
         )
-    return kinds[model.suffix]
+    return kinds[path.suffix], str(path)
 
 
 def _run_config(model: pathlib.Path) -> ml_collections.ConfigDict:
@@ -206,7 +254,10 @@ def _run_config(model: pathlib.Path) -> ml_collections.ConfigDict:
         if config.fit_kappa.kind == "features":
             raise UserError(f"{model} has no encoder: it was fitted to features")
         FitKappa.locate(config, model)
+        if config.model.level_layers == "none":  # because they were not wanted, perhaps
+            config.model.level_layers = ""
         return config
+    METHODS[config.method].locate(config, model)
     if config.method != "fit_kappa":  # which notes what trained the directions
         config.fit_kappa.method = config.method.removesuffix("_vmf")
     config.fit_kappa.model = str(model)
@@ -214,24 +265,21 @@ def _run_config(model: pathlib.Path) -> ml_collections.ConfigDict:
 
 
 def _complete_model(settings: ml_collections.ConfigDict, changes: dict[str, Any]) -> None:
-    """Settings of a head for a model from elsewhere: what it sees."""
-    layers = ",".join(name.strip() for name in settings.fit_kappa.level_layers.split(",") if name)
-    if changes.get("concentration.levels") == "all" and not layers:
-        raise UserError(
-            "levels=all: name the layers whose maps the head is to see, level_layers=a,b,c"
-        )
+    """Settings of a head for a model from elsewhere: what it sees, and the model's fingerprint."""
+    frozen = settings.fit_kappa
     if changes.get("concentration.levels") == "last":
-        layers = ""
-    settings.fit_kappa.level_layers = layers
-    settings.concentration.levels = "all" if layers else "last"
-    settings.fit_kappa.fingerprint = files.fingerprint(pathlib.Path(settings.fit_kappa.model))
+        settings.model.level_layers = "none"
+    path = settings.model.weights if frozen.kind == "applications" else frozen.model
+    if os.path.exists(path):
+        frozen.fingerprint = files.fingerprint(path)
 
 
 def _complete_features(settings: ml_collections.ConfigDict, changes: dict[str, Any]) -> None:
     """Settings of a head for cached features: their length, and which views there are."""
     path = pathlib.Path(settings.fit_kappa.model)
     where = f"{path} holds features already"
-    _refuse(settings, (*_OF_MODELS, "cache_views"), where)
+    _refuse(settings.model, _OF_MODELS, where)
+    _refuse(settings.fit_kappa, ("cache_views",), where)
     if changes.get("concentration.levels") == "all":
         raise UserError(f"levels=all: {where}, and the head sees nothing else")
     length, wide = cached.inspect_cached_features(path)
@@ -245,8 +293,8 @@ def _complete_features(settings: ml_collections.ConfigDict, changes: dict[str, A
     settings.fit_kappa.fingerprint = files.fingerprint(path)
 
 
-def _refuse(settings: ml_collections.ConfigDict, names: tuple[str, ...], reason: str) -> None:
+def _refuse(section: ml_collections.ConfigDict, names: tuple[str, ...], reason: str) -> None:
     """Refuses settings that would have no effect."""
     for name in names:
-        if settings.fit_kappa[name]:
-            raise UserError(f"{name}={settings.fit_kappa[name]}: {reason}")
+        if section[name]:
+            raise UserError(f"{name}={section[name]}: {reason}")

@@ -16,14 +16,17 @@ from tfvmf.settings import Setting
 if TYPE_CHECKING:
     import keras
 
-    from tfvmf.posthoc import foreign
+    from tfvmf import models
+    from tfvmf.models import backbones
 else:  # settings are read before TensorFlow is imported
-    (foreign,) = lazy_import("tfvmf.posthoc.foreign")
+    keras, models, backbones = lazy_import("keras", "tfvmf.models", "tfvmf.models.backbones")
 
-KINDS = ("run", "keras", "saved_model", "features")
-RANGES = {"0..1": (0.0, 1.0), "-1..1": (-1.0, 1.0), "0..255": (0.0, 255.0)}  # of pixels
-# Kinds of models that a run keeps a copy of, and the name of the copy in the run directory.
-_COPIES = {"keras": "encoder.keras", "saved_model": "encoder"}
+KINDS = ("run", "keras", "saved_model", "applications", "hub", "features")
+# Names of the copies of models that a run keeps.
+_COPIES = {
+    "saved_model": "encoder",
+    **dict.fromkeys(("keras", "applications", "hub"), "encoder.keras"),
+}
 
 
 class FitKappa(Method):
@@ -38,14 +41,12 @@ class FitKappa(Method):
     """
 
     section: ClassVar[str] = "fit_kappa"
+    learns_directions: ClassVar[bool] = False
     settings: ClassVar[dict[str, Setting]] = {  # `tfvmf fit-kappa` sets them
         "model": Setting("", "what is frozen: a run, a model's file, or cached features"),
         "kind": Setting("run", "what `model` is", choices=KINDS),
         "method": Setting("", "the method that trained it, if it is a run"),
         "fingerprint": Setting("", "of the file; the run directory keeps a copy of the model"),
-        "feature_layer": Setting("", "the output that is the features; empty: the obvious one"),
-        "input_range": Setting("", "of the pixels that it expects", choices=("", *RANGES)),
-        "level_layers": Setting("", "layers whose maps the head sees, separated by commas"),
         "trust_model": Setting(
             False, "a SavedModel may contain any operation; never read of a run"
         ),
@@ -75,7 +76,9 @@ class FitKappa(Method):
 
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
-        """Those of the method that trained the encoder."""
+        """Those of the method that trained the encoder; others have no direction head."""
+        if config.fit_kappa.kind != "run":
+            return {"dimension": None}
         trained_by = config.fit_kappa.method
         if not trained_by:
             return super().head_options(config)
@@ -87,17 +90,26 @@ class FitKappa(Method):
     ) -> None:
         """Points a run's configuration to its copy of the model, which must be the fitted one."""
         config.fit_kappa.trust_model = trust_model  # whatever the run says of itself
-        name = _COPIES.get(config.fit_kappa.kind)
-        if name is None:
+        kind = config.fit_kappa.kind
+        if kind == "run":
+            super().locate(config, workdir)
+        if kind not in _COPIES:
             return
-        path = workdir / name
+        path = workdir / _COPIES[kind]
         if not path.exists():
             raise UserError(f"{workdir}: its encoder, {path}, is missing")
-        if files.fingerprint(path) != config.fit_kappa.fingerprint:
+        copied = kind in ("keras", "saved_model")  # of others it is another file
+        if copied and files.fingerprint(path) != config.fit_kappa.fingerprint:
             raise UserError(
                 f"{workdir}: {path} is damaged, or not the encoder that the head was fitted to"
             )
         config.fit_kappa.model = str(path)
+        if not copied:
+            config.fit_kappa.kind, config.model.weights = "keras", ""
+        if not config.model.level_layers:  # a run from before there were rules
+            config.model.level_layers = "none"
+            if kind == "keras" and not config.model.input_range:
+                config.model.input_range = backbones.declared_input(str(path), kind).range
 
     @property
     def encoder(self) -> keras.Model:
@@ -116,31 +128,40 @@ class FitKappa(Method):
         name = pathlib.Path(self.config.fit_kappa.model).name
         return f"{name} with a head of width {self.config.model.hidden}"
 
+    def describe_choices(self) -> str:
+        """See `Method.describe_choices`; features from elsewhere leave no choice."""
+        return super().describe_choices() if self.takes == "images" else ""
+
+    def keep_files(self, workdir: pathlib.Path) -> None:
+        """Keeps a copy of the frozen model, so that the run does not need the original."""
+        kind = self.config.fit_kappa.kind
+        if kind == "run":
+            super().keep_files(workdir)
+        elif kind in _COPIES and self.backbone is not None:
+            self.backbone.keep(workdir / _COPIES[kind])
+
     def build_encoder(self, *, concentration: bool) -> keras.Model:
         """The encoder of a run's settings, a model from elsewhere, or a head without an encoder."""
+        self.takes = "features" if self.config.fit_kappa.kind == "features" else "images"
+        encoder = super().build_encoder(concentration=concentration)
+        self.config.model.dimension = encoder.output["mean_direction"].shape[-1]
+        return encoder
+
+    def build_backbone(self, spec: str = "", **options: Any) -> models.Backbone:
+        """The frozen network; where it has levels, the head sees them."""
         config, frozen = self.config, self.config.fit_kappa
-        self.takes = "features" if frozen.kind == "features" else "images"
-        if not self._foreign:
-            return super().build_encoder(concentration=concentration)
         if self.takes == "features":
-            model = foreign.frozen_features(config.model.dimension)
-        else:
-            levels = frozen.level_layers
-            model = foreign.load_frozen(
-                frozen.model,
-                frozen.kind,
-                feature_layer=frozen.feature_layer,
-                input_range=frozen.input_range,
-                level_layers=tuple(levels.split(",")) if levels else (),
-                trust_model=frozen.trust_model,
-            )
-        config.model.dimension = model.output["mean_direction"].shape[-1]
-        return foreign.add_head(
-            model,
-            hidden=config.model.hidden,
-            initial_concentration=self.initial_concentration,
-            dropout=config.model.dropout,
-        )
+            features = keras.Input((config.model.dimension,), name="features")
+            same = keras.layers.Activation("linear", name="same", dtype="float32")(features)
+            return models.Backbone(keras.Model(features, {"features": same}, name="backbone"))
+        if self._foreign:
+            spec, options = frozen.model, {"kind": frozen.kind, "trust_model": frozen.trust_model}
+        backbone = super().build_backbone(spec, **options)
+        if self._foreign:
+            backbone.model.trainable = False
+            if backbone.level_layers:
+                config.concentration.levels = "all"
+        return backbone
 
     def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:
         """Ordinary views, and wide ones where the head learns from them."""
@@ -169,11 +190,3 @@ class FitKappa(Method):
         """Views [B, H, W, 3] -> vectors [B, F + d]: what the head sees, and the direction."""
         parts = super().frozen_outputs(views)
         return tf.concat([parts["head_inputs"], parts["mean_direction"]], axis=1)
-
-
-def copy_into_run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
-    """Copies the frozen model to the run directory, so that the run does not need the original."""
-    name = _COPIES.get(config.fit_kappa.kind)
-    if name is None:
-        return
-    files.copy(config.fit_kappa.model, workdir / name)

@@ -3,15 +3,19 @@
   tfvmf fit-kappa runs/cifar10_cpu-simclr_vmf
   tfvmf fit-kappa runs/cifar10_cpu-supervised --workdir=runs/supervised_kappa
   tfvmf fit-kappa runs/mine --levels=last --view_kind=augment --cache_views=4
+  tfvmf fit-kappa applications:EfficientNetV2B0 folder:/images
+  tfvmf fit-kappa hub:dinov2_small folder:/images
   tfvmf fit-kappa mobilenet.keras folder:/images --input_range=-1..1
-  tfvmf fit-kappa resnet.keras --feature_layer=avg_pool --level_layers=conv2_out,conv3_out
+  tfvmf fit-kappa resnet.keras folder:/images --feature_layer=avg_pool --level_layers=c2_out,c3_out
   tfvmf fit-kappa my_saved_model --config=cifar10_cpu --data_dir=DIR
   tfvmf fit-kappa features.npz
 
-MODEL is a run, a Keras file, a SavedModel, or an .npz file with `features` [N, K, F] of K views of
-each image (and `wide` [N, W, F] of damaged ones, if you have them). It stays as it is. The result
-is a run directory that evaluates and exports like any other; fitted to an .npz file it is a head
-alone, which `tfvmf export` writes.
+MODEL is a run, a backbone (`applications:NAME`, `hub:PRESET`, a Keras file), a SavedModel, or an
+.npz file with `features` [N, K, F] of K views of each image (and `wide` [N, W, F] of damaged ones,
+if you have them). It stays as it is. Which pixels a backbone takes, and which layers are its
+features and levels, is found by rule and printed. Without --config, images are augmented as
+photographs. The result is a run directory that evaluates and exports like any other; fitted to an
+.npz file it is a head alone, which `tfvmf export` writes.
 """
 
 import pathlib
@@ -19,6 +23,7 @@ import pathlib
 from absl import flags
 from ml_collections import config_flags
 
+from tfvmf.config import default_config
 from tfvmf.errors import UserError
 from tfvmf.files import read_text
 from tfvmf.programs import cli
@@ -35,7 +40,7 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         "max_pixels",
         "seed",
         "trust_model",
-        model="a run, a .keras file, a SavedModel or an .npz file; required",
+        model="a run, applications:NAME, hub:PRESET, a .keras file, a SavedModel or an .npz file",
         data="images to fit on; the run's or the config's by default",
         data_dir="where TFDS finds prepared data sets, if not where the run found them",
         workdir="run directory; <model>-kappa for a run, runs/<name>-kappa otherwise",
@@ -46,16 +51,19 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         "",
         "of a model: the output (for Keras also the layer) that is the features",
     )
-    new.string("input_range", "", "of a model: the pixels that it expects, 0..1, -1..1 or 0..255")
+    new.string(
+        "input_range", "", "of a model: the pixels that it takes: 0..1, -1..1, 0..255, caffe, torch"
+    )
     new.string(
         "level_layers", "", "of a model: layers with maps, separated by commas, that the head sees"
     )
+    new.string("weights", "", "of applications: and hub:, instead of trained ones: none, or a file")
+    new.integer("image_size", None, "height and width of images; the model's own by default")
     new.enum(
         "levels",
         None,
         ["last", "all"],
-        "what the head sees: the features, or all levels; all by default of a run, and of a model "
-        "whose --level_layers are named",
+        "what the head sees: the features, or all levels, which is the default where there are any",
     )
     new.enum(
         "view_kind",
@@ -65,20 +73,23 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
     )
     new.integer(
         "cache_views",
-        0,
-        "embed so many views of each image once, and as many wide ones; 0: new views every step",
+        None,
+        "embed so many views of each image once, and as many wide ones, 2 by default; 0: new views "
+        "every step",
         lower_bound=0,
     )
-    new.integer("epochs", None, "passes over the images; 2, or 8 over cached views", lower_bound=1)
+    new.integer("epochs", None, "passes over the images; enough for 1,500 steps", lower_bound=1)
     new.float("learning_rate", None, "of Adam; 1e-3", lower_bound=0.0)
 
 
 def changes(values: flags.FlagValues) -> dict[str, object]:
     """The settings that the flags ask for."""
     given = {
-        "fit_kappa.feature_layer": values.feature_layer,
-        "fit_kappa.input_range": values.input_range,
-        "fit_kappa.level_layers": values.level_layers,
+        "model.feature_layer": values.feature_layer,
+        "model.input_range": values.input_range,
+        "model.level_layers": values.level_layers,
+        "model.weights": values.weights,
+        "data.image_size": values.image_size,
         "fit_kappa.cache_views": values.cache_views,
         "concentration.levels": values.levels,
         "concentration.view_kind": values.view_kind,
@@ -96,24 +107,25 @@ def changes(values: flags.FlagValues) -> dict[str, object]:
 def main(values: flags.FlagValues) -> None:
     """Fits, says what to do next."""
     if not values.model:
-        raise UserError("--model is missing: a run, a .keras file, a SavedModel or an .npz file")
+        raise UserError("--model is missing: a run, a backbone, a SavedModel or an .npz file")
     model = pathlib.Path(values.model)
     of_run = read_text(model / "config.json") is not None
     if of_run and values["config"].present:
         raise UserError("--config=FILE: the settings are those of the run; change single ones")
-    named = pathlib.Path("runs") / model.stem
+    named = pathlib.Path("runs") / model.stem.rpartition(":")[2]
     workdir = pathlib.Path(values.workdir or f"{model if of_run else named}-kappa")
-    config = cli.checked_config(values.config)
+    # Without the flag, whose default is for digits, the settings are those for photographs.
+    config = cli.checked_config(values.config) if values["config"].present else None
     cli.import_tensorflow()
     from tfvmf import posthoc
     from tfvmf.training import run_directory
 
     if values.download and model.suffix != ".npz":
-        loaded = run_directory.read(model)[0] if of_run else config
+        loaded = run_directory.read(model)[0] if of_run else config or default_config()
         used = (values.data or loaded.data.source, loaded.data.eval_source)
         cli.download(values, used, data_dir=loaded.data.data_dir)
     posthoc.fit_kappa(
-        model,
+        values.model,
         workdir,
         config=config,
         changes=changes(values),

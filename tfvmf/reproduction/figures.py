@@ -187,16 +187,14 @@ def draw_images_and_failures(
     for row, (name, entry) in enumerate(rows):
         for column, (image, kappa) in enumerate(zip(entry["images"], entry["kappa"], strict=True)):
             axis = figure.add_subplot(grid[row, column])
-            _show(axis, image, f"{kappa:.2f}")
+            level = "clean: " if column == 0 else f"severity {column}: "
+            _show(axis, image, f"{level if row >= 2 else ''}{kappa:.2f}")
             if column == 0:
                 axis.set_ylabel(name, fontsize=8)
                 axis.axis("on")
                 axis.spines[:].set_visible(False)
             if row == 0 and column == 0:
                 axis.set_title("A: kappa below the images", loc="left")
-            if row >= 2:
-                level = "clean" if column == 0 else f"severity {column}"
-                axis.set_xlabel(f"{level}: {kappa:.2f}", fontsize=7.5, labelpad=2)
     axis = figure.add_subplot(grid[:, -1])
     axis.grid(visible=False)
     plots.draw_groups(
@@ -219,5 +217,5 @@ def _show(axis: Axes, image: Any, caption: str) -> None:
     axis.imshow(np.array(image, np.uint8), interpolation="nearest")
     axis.set_xticks([])
     axis.set_yticks([])
-    axis.set_xlabel(caption, fontsize=8, labelpad=2)
+    axis.set_xlabel(caption, fontsize=7.5, labelpad=2)
     axis.spines[:].set_visible(False)

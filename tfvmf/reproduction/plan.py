@@ -61,14 +61,10 @@ class Workspace:
             for number in range(self.seeds)
         ]
 
-    @property
-    def mark(self) -> str:
-        """What tells the names of these runs from those of the first seed."""
-        return f"-seed{self.seed}" if self.repetition else ""
-
     def run_directory(self, name: str) -> pathlib.Path:
-        """The directory of a run."""
-        return self.root / "runs" / f"{name}{self.mark}"
+        """The directory of a run; those of the first seed are called as where there is but one."""
+        mark = f"-seed{self.seed}" if self.repetition else ""
+        return self.root / "runs" / f"{name}{mark}"
 
     def fingerprint(self, *names: str) -> str:
         """A hash of all settings of runs that their results depend on."""
@@ -110,15 +106,12 @@ class Workspace:
     def description(self) -> str:
         """What every output says about how it was made."""
         config, home = self.budget.base, self.budget.sets[0]
+        last = self.seed + self.seeds - 1
+        seeds = f" {last}" if self.seeds == 1 else f"s {self.seed} to {last}"
         return (
             f"budget {self.budget.name}: {home.description}, {config.model.backbone} of width "
             f"{config.model.width}, {config.data.image_size}x{config.data.image_size} pixels, "
-            f"{config.epochs} epochs, {self.images:,} test images, seed{self._seeds()}"
-        )
-
-    def _seeds(self) -> str:
-        return (
-            f" {self.seed}" if self.seeds == 1 else f"s {self.seed} to {self.seed + self.seeds - 1}"
+            f"{config.epochs} epochs, {self.images:,} test images, seed{seeds}"
         )
 
 
@@ -165,16 +158,18 @@ class Measurement:
     expected_seconds: float  # by the times of the budget alone
 
     @property
-    def path(self) -> pathlib.Path:
-        """The file that keeps the result, next to the run."""
-        return self.directory / "eval" / "reproduce" / f"{self.task.kind}-{self.step}.json"
+    def paths(self) -> list[pathlib.Path]:
+        """The files that keep the result: next to the run, and in `--results` if that is given.
 
-    @property
-    def copy(self) -> pathlib.Path:
-        """The file in `--results`; its name has a hash of the settings of the run."""
-        settings = self.workspace.fingerprint(self.task.run, self.task.supervised)
-        name = f"{self.task.kind}-{self.task.run}-{self.step}-{settings}.json"
-        return pathlib.Path(self.workspace.results).expanduser() / name
+        A name there has a hash of the settings of the run.
+        """
+        name = f"{self.task.kind}-{self.step}.json"
+        paths = [self.directory / "eval" / "reproduce" / name]
+        if self.workspace.results:
+            settings = self.workspace.fingerprint(self.task.run, self.task.supervised)
+            name = f"{self.task.kind}-{self.task.run}-{self.step}-{settings}.json"
+            paths.append(pathlib.Path(self.workspace.results).expanduser() / name)
+        return paths
 
     @property
     def done(self) -> bool:
@@ -183,7 +178,7 @@ class Measurement:
 
     def read(self) -> dict[str, Any] | None:
         """The kept result, or None if there is none with this key."""
-        for path in (self.path, self.copy) if self.workspace.results else (self.path,):
+        for path in self.paths:
             entry = _read_kept(path)
             if entry and entry["key"] == self.key:
                 return entry["results"]
@@ -192,7 +187,7 @@ class Measurement:
     def keep(self, results: dict[str, Any], *, seconds: float) -> None:
         """Writes a result and the time that it took next to the run, and to `--results`."""
         times = {"seconds": seconds, "expected_seconds": self.expected_seconds}
-        for path in (self.path, self.copy) if self.workspace.results else (self.path,):
+        for path in self.paths:
             write_json(path, {"key": self.key, **times, "results": results})
 
 
@@ -214,20 +209,23 @@ class Plan:
         """The plan as text: one line for all checkpoints, members and seeds of a run."""
         runs, items = _grouped(self.trainings), _grouped(self.measurements)
         width = max(map(len, [*runs, *items]))
+        paces = {run.pace for run in self.trainings if not run.finished}
         for label, trainings in runs.items():
-            steps, left = trainings[0].total_steps, [run for run in trainings if not run.finished]
-            state = "finished, reused"
+            left, state = [run for run in trainings if not run.finished], "finished, reused"
             if left:
                 at = f"continues from step {left[0].step:,}" if left[0].step else "to be trained"
-                state = f"{at}, {duration(sum(run.seconds for run in left))} ({left[0].pace})"
-            yield f"  train    {label:{width}}  {_times(left, trainings)}{steps:>7,} steps: {state}"
+                pace = f" ({left[0].pace})" if len(paces) > 1 else ""
+                state = f"{at}, {duration(sum(run.seconds for run in left))}{pace}"
+            amount = f"{trainings[0].total_steps:,} steps"
+            yield f"  train    {label:{width}} {_times(left, trainings)}{amount:>14}: {state}"
         for label, measurements in items.items():
-            missing = [item for item in measurements if not item.done]
-            time = duration(sum(item.seconds for item in missing))
-            state = f"to be measured, {time}" if missing else "done, reused"
-            times, images = _times(missing, measurements), measurements[0].key["images"]
-            yield f"  measure  {label:{width}}  {times}{images:>7,} images: {state}"
-        yield f"Total: {duration(self.seconds)}.{self.note}"
+            missing, state = [item for item in measurements if not item.done], "done, reused"
+            if missing:
+                state = f"to be measured, {duration(sum(item.seconds for item in missing))}"
+            amount = f"{measurements[0].key['images']:,} images"
+            yield f"  measure  {label:{width}} {_times(missing, measurements)}{amount:>14}: {state}"
+        same = f", {paces.pop()}" if len(paces) == 1 else ""
+        yield f"Total: {duration(self.seconds)}{same}.{self.note}"
 
 
 _Item = TypeVar("_Item", Training, Measurement)
@@ -243,8 +241,9 @@ def _grouped(items: Iterable[_Item]) -> dict[str, list[_Item]]:
 
 def _times(left: Sequence[_Item], items: Sequence[_Item]) -> str:
     if len(items) == 1:
-        return ""
-    return f"{len(left)} of {len(items)} x" if 0 < len(left) < len(items) else f"{len(items)} x"
+        return " " * 5
+    some = f"{len(left)} of " if 0 < len(left) < len(items) else ""
+    return f"{some}{len(items)} x".rjust(5)
 
 
 def make_plan(workspace: Workspace, *experiments: Experiment) -> Plan:
@@ -259,7 +258,7 @@ def make_plan(workspace: Workspace, *experiments: Experiment) -> Plan:
             for name in filter(None, (task.run, task.supervised)):
                 used += _trainings(each, estimator, name, trainings, task.first_member)
             for item in _measurements(each, estimator, used[0], task):
-                measurements.setdefault(item.path, item)
+                measurements.setdefault(item.paths[0], item)
                 if not item.done:
                     needed.update(run.directory for run in used)
     # A run that is not there is not needed where all that is measured of it is known.
@@ -299,12 +298,9 @@ def _trainings(
     parts = [(f"{name}{seed}", place, config)]
     if run.num_members > 1:
         parts = [
-            (
-                f"{name}, member {n + 1}{seed}",
-                run_directory.member(place, n),
-                member_config(config, n),
-            )
+            (f"{name}, member {1 + n}{seed}", run_directory.member(place, n), each)
             for n in range(1 if first_member else run.num_members)
+            for each in [member_config(config, n)]
         ]
     for label, directory, settings in parts:
         if directory not in known:
@@ -402,9 +398,9 @@ class Estimator:
         own = _seconds_per_step(directory, config.batch_size)
         if own:
             return start + steps * own, "measured pace of this run"
-        source = "the pace of other runs here"
-        if self.training == 1.0 or math.isnan(self.training):
-            source = self.budget.timing
+        source = self.budget.timing if self.training == 1.0 else "the pace of other runs here"
+        if math.isnan(self.training):
+            return math.nan, "without an estimate"
         step = self.training * self.budget.seconds_per_step * self.step_cost(config)
         return start + steps * step, f"estimated from {source}"
 

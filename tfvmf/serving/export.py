@@ -16,8 +16,8 @@ from tfvmf import training
 from tfvmf.errors import UserError
 from tfvmf.files import literal, scratch, write_json, write_text
 from tfvmf.methods import Method
+from tfvmf.models.backbones import resources
 from tfvmf.models.saved_model import refused_ops
-from tfvmf.posthoc.foreign import resources
 from tfvmf.progress import Progress
 from tfvmf.serving.loader import CARD_FILE, load_run, run_card, versions
 from tfvmf.serving.signatures import Calibration, build_signatures, calibrate, feature_signatures

@@ -101,6 +101,7 @@ def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = No
             query_images=config.monitor.query_images,
         ),
         fingerprint=source.fingerprint,
+        check=lambda method: method.check_images(),
         broken=broken,
         files=len(broken) + sum(each.size + _reserved(each) for each in {source, bank, queries}),
         notes=notes,

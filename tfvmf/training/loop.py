@@ -126,6 +126,7 @@ def train_run(
     command: Callable[[int], str] | None = None,
     initialize: Callable[[Method], None] | None = None,
     make_inputs: Callable[[ml_collections.ConfigDict], Inputs] = image_inputs,
+    advice: str = run_directory.FORCE,
 ) -> dict[str, float]:
     """Trains a method, or continues the run that is in the directory.
 
@@ -144,6 +145,7 @@ def train_run(
         initialize: Gives a new method other weights than random ones; a run that is resumed has
             its own.
         make_inputs: What the configuration is trained on.
+        advice: What to do, beside choosing another directory, where its run had other settings.
 
     Returns:
         The last measured values (`loss`, `knn_accuracy`, ...).
@@ -193,6 +195,7 @@ def train_run(
             inputs.views(method),
             seed=config.seed,
             steps_per_epoch=epoch_steps,
+            backbone_rate=config.optimizer.backbone_rate,
         )
 
     if config.minutes:
@@ -221,7 +224,9 @@ def train_run(
     with contextlib.ExitStack() as stack:
         if chief:
             stack.enter_context(run_directory.lock(workdir))
-            run_directory.write_or_check_config(workdir, config, facts, force=force_config)
+            run_directory.write_or_check_config(
+                workdir, config, facts, force=force_config, advice=advice
+            )
         stack.enter_context(as_user_errors(strategy))
         with strategy.scope():
             checkpoints = Checkpoints(
@@ -230,6 +235,8 @@ def train_run(
             start = checkpoints.restore()
             if start == 0 and initialize is not None:
                 initialize(method)
+            if start == 0 and chief:
+                method.keep_files(workdir)
         variables = [v for model in method.models.values() for v in model.variables]
         check_same(strategy, alike, variables, workdir, start)
 
@@ -240,6 +247,7 @@ def train_run(
             alone.ensemble.num_members = 1
             if chief:
                 run_directory.write_or_check_config(directory, alone, facts, force=True)
+                method.keep_files(directory)
             Checkpoints(directory, method, optimizer, keep=1, chief=chief).save()
 
         # ---- Training.
@@ -445,7 +453,8 @@ class Run:
                     latest.update(watched)
                     epoch = step / plan.steps_per_epoch
                     progress.note(f"epoch {epoch:.0f}: {self._summary(latest)}")
-                    if warning := collapse_warning(watched):
+                    warning = collapse_warning(watched) if self.method.learns_directions else ""
+                    if warning:
                         progress.note(warning)
                 if plan.cycles > 1 and step % plan.cycle == 0:
                     self.save_member(step // plan.cycle - 1)

@@ -96,6 +96,8 @@ def describe(
         f"{method.config.method} on {description}, {method.describe_encoder()}, "
         f"{weights:,} weights, {replicas} replica(s)"
     )
+    if choices := method.describe_choices():
+        print(choices)
     where = f"from step {start}" if start else "from the start"
     print(
         f"{total_steps} steps ({method.config.epochs} epochs) {where}, in {workdir}",

@@ -21,6 +21,7 @@ MAY_DIFFER = (
     *("strategy", "data.data_dir", "data.memory_limit_gib", "data.max_pixels"),
     "fit_kappa.trust_model",
 )
+FORCE = ", or --force_config to continue with the new ones"
 
 
 def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
@@ -61,11 +62,12 @@ def write_or_check_config(
     facts: dict[str, Any],
     *,
     force: bool = False,
+    advice: str = FORCE,
 ) -> None:
     """Writes `config.json`, or checks that a run which is already there has the same settings."""
     path = workdir / "config.json"
     if read_text(path) is not None and not force:  # unreadable is not absent, whatever is forced
-        check(workdir, config, advice=", or --force_config to continue with the new ones")
+        check(workdir, config, advice=advice)
     write_json(path, {"config": config.to_dict(), "facts": facts})
 
 

@@ -70,6 +70,7 @@ def make_train_step(
     *,
     seed: int,
     steps_per_epoch: int,
+    backbone_rate: float = 1.0,
 ) -> TrainStep:
     """Builds the function that takes the next batch of an iterator and trains on it.
 
@@ -80,11 +81,13 @@ def make_train_step(
         views: How views are made, and how many of each kind, in the order that the method expects.
         seed: The run's.
         steps_per_epoch: The unit of what changes along training.
+        backbone_rate: Share of the optimizer's steps that the encoder's backbone takes.
 
     Returns:
         A `tf.function` from the iterator to the loss terms, averaged over the replicas.
     """
     variables = method.trainable_variables
+    slow = method.backbone_variables if backbone_rate != 1.0 else []
 
     def replica_step(batch: dict[str, tf.Tensor], context: StepContext) -> dict[str, tf.Tensor]:
         made = make_views(batch["image"], views, context.seed)
@@ -93,8 +96,11 @@ def make_train_step(
     @tf.function
     def train_step(iterator: Iterator) -> dict[str, tf.Tensor]:
         context = step_context(optimizer.iterations, seed, steps_per_epoch)
+        before = [tf.identity(variable.value) for variable in slow]
         terms = strategy.run(replica_step, args=(next(iterator), context))
         with strategy.scope():
+            for variable, old in zip(slow, before, strict=True):
+                distribute.update(variable, lambda new, old: old + backbone_rate * (new - old), old)
             method.after_step(context)
         return {
             name: strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)

@@ -6,17 +6,19 @@ Corrupted images are made here, or read from CIFAR-10-C's files or TFDS.
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
 import scipy.stats
 
+from tfvmf.data import Source
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.data.corruptions.cache import Corrupted, open_corrupted
 from tfvmf.errors import UserError
 from tfvmf.evaluation import paper, plots
-from tfvmf.evaluation.scores import ONE_PASS, SCORES
+from tfvmf.evaluation.scores import ONE_PASS, SCORES, Uncertainty
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Headline, Measured, Options, Results, Suite
 from tfvmf.evaluation.tables import Cell, Table
@@ -169,35 +171,36 @@ def measure_scores(subject: Subject, options: Options, corrupted: Corrupted) -> 
     kept: dict[str, Scores] = subject.keep(
         ("corrupted", source, *settings, str(options.corrupted_dir)), dict
     )
-    missing = [name for name in dict.fromkeys((*asked, *ONE_PASS)) if name not in kept]
-    if set(asked) <= kept.keys():
-        return {name: kept[name] for name in asked}
-    uncertainty = subject.uncertainty(dataclasses.replace(options, scores=missing))
+    if not set(asked) <= kept.keys():
+        missing = [name for name in dict.fromkeys((*asked, *ONE_PASS)) if name not in kept]
+        uncertainty = subject.uncertainty(dataclasses.replace(options, scores=missing))
+        kept |= score_corrupted(uncertainty, source, corrupted)
+    return {name: kept[name] for name in asked}
+
+
+def score_corrupted(
+    uncertainty: Uncertainty, source: Source, corrupted: Corrupted
+) -> dict[str, Scores]:
+    """Scores of a source under every corruption: {score: {corruption: [6, N]}}."""
+    levels = 1 + len(SEVERITIES)
     measured = {
-        name: {
-            each: np.empty((1 + len(SEVERITIES), source.size), np.float32) for each in CORRUPTIONS
-        }
-        for name in missing
+        name: {each: np.empty((levels, source.size), np.float32) for each in CORRUPTIONS}
+        for name in uncertainty.scores
     }
+    chunks = [(start, min(start + _CHUNK, source.size)) for start in range(0, source.size, _CHUNK)]
     total = source.size * (1 + len(SEVERITIES) * len(CORRUPTIONS))
     with Progress(total, unit="image", description="corruptions") as progress:
-        for start, stop in _chunks(source.size):
+        for start, stop in chunks:
             for name, values in uncertainty(source.images(start, stop)).items():
                 for by_severity in measured[name].values():
                     by_severity[0, start:stop] = values
             progress.update(stop - start)
-        parts = [
-            (corruption, severity, *chunk)
-            for corruption in CORRUPTIONS
-            for severity in SEVERITIES
-            for chunk in _chunks(source.size)
-        ]
+        parts = [(*each, *chunk) for each in product(CORRUPTIONS, SEVERITIES) for chunk in chunks]
         for (corruption, severity, start, stop), images in corrupted.read_ahead(parts):
             for name, values in uncertainty(images).items():
                 measured[name][corruption][severity, start:stop] = values
             progress.update(stop - start, f"{corruption} {severity}")
-    kept |= measured
-    return {name: kept[name] for name in asked}
+    return measured
 
 
 def summarize(correlations: Mapping[str, Correlation], sign: int) -> dict[str, Any]:
@@ -220,11 +223,6 @@ def summarize(correlations: Mapping[str, Correlation], sign: int) -> dict[str, A
             "mean_score": {name: c.means for name, c in correlations.items()},
         }
     )
-
-
-def _chunks(size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, size, _CHUNK):
-        yield start, min(start + _CHUNK, size)
 
 
 def _verdict(results: Results) -> str:

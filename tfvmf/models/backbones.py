@@ -1,0 +1,791 @@
+"""Any network as a backbone: images in [0, 1] to features and to the maps of its levels.
+
+A spec names a backbone: `resnet18` and others that are built in, `applications:MobileNetV3Small`
+(Keras Applications), `hub:PRESET` (KerasHub), `keras:/path/model.keras`. Which pixels a network
+takes and which of its layers are the features and the levels is found by rule, or named.
+
+Nothing of a file is run as Python: `.keras` files are loaded in Keras's safe mode, and a SavedModel
+after a look at its operations (`tfvmf.models.saved_model`).
+"""
+
+import dataclasses
+import difflib
+import importlib
+import json
+import math
+import pathlib
+import re
+import zipfile
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from tfvmf import files
+from tfvmf.errors import UserError
+from tfvmf.models.saved_model import input_shape, load_saved_model
+from tfvmf.settings import BACKBONES, INPUT_RANGES, parse_backbone
+
+_OBVIOUS = ("features", "mean_direction")  # outputs that are the features unless another is named
+_LEVEL = "level:"  # starts the names of the maps of levels
+_SHOWN = 12  # names in a message
+USUAL_SIZE = 224  # of images, where a network takes any: that of most ImageNet networks
+_TOKEN_LEVELS = 4  # depths of a transformer that are levels
+_ENDS = np.array([[[[0.0] * 3, [1.0] * 3]]], np.float32)  # an image of a black and a white pixel
+
+# ---- What everybody else uses.
+
+
+@dataclasses.dataclass(frozen=True)
+class Backbone:
+    """A network that an encoder is built on.
+
+    Attributes:
+        model: From float images [B, H, W, 3] in [0, 1] to `features` [B, F], further entries for
+            the levels (maps [B, H, W, C] or tokens [B, T, C]) and, if it has one of its own,
+            `mean_direction` [B, d].
+        built_in: Whether it is one of `BACKBONES`.
+        feature_layer: Name of the output or layer that is the features.
+        input_range: The pixels that the network takes, one of `INPUT_RANGES`.
+        level_layers: Names of the outputs or layers that are the levels.
+        original: What was loaded, a file or a model; None for a network that is built in.
+    """
+
+    model: keras.Model
+    built_in: bool = False
+    feature_layer: str = ""
+    input_range: str = ""
+    level_layers: tuple[str, ...] = ()
+    original: pathlib.Path | keras.Model | None = None
+
+    def describe(self, image_size: int) -> str:
+        """What was chosen, in one line."""
+        levels = ",".join(self.level_layers) or "none"
+        return (
+            f"images {image_size}x{image_size}, pixels {self.input_range}, features "
+            f"{self.feature_layer}, levels {levels}"
+        )
+
+    @property
+    def image_size(self) -> int | None:
+        """Height and width of its images, None where it takes any."""
+        return None if self.built_in else self.model.get_layer("pixels").expected[1]
+
+    def keep(self, path: pathlib.Path) -> None:
+        """Writes a copy of what was loaded, so that a run does not need the original."""
+        if isinstance(self.original, keras.Model):
+            with files.scratch(path.parent) as place:
+                self.original.save(place / path.name)
+                (place / path.name).replace(path)
+        elif self.original is not None:
+            files.copy(self.original, path)
+
+
+def load_backbone(
+    spec: str,
+    *,
+    kind: str = "",
+    width: int = 64,
+    stem: str = "cifar",
+    dropout: float = 0.0,
+    weights: str = "",
+    feature_layer: str = "",
+    input_range: str = "",
+    level_layers: tuple[str, ...] | None = None,
+    trust_model: bool = False,
+) -> Backbone:
+    """Builds or loads the backbone that a spec names.
+
+    Args:
+        spec: See above.
+        kind: What `spec` is without its prefix; also `saved_model`, the directory of a SavedModel.
+        width: Of a network that is built in (`resnet.build_backbone`), like the next two.
+        stem: See there.
+        dropout: See there.
+        weights: Of `applications:`: `imagenet` (the default), `none` or a `.weights.h5` file; of
+            `hub:`: `none`, or the preset's.
+        feature_layer: Of any other network (`adapt`), like the next two.
+        input_range: See there.
+        level_layers: See there.
+        trust_model: Load a SavedModel whatever it contains (`load_saved_model`).
+    """
+    kind, name = (kind, spec) if kind else parse_backbone(spec)
+    if weights and kind not in ("applications", "hub"):
+        raise UserError(
+            f"weights={weights}: {spec} has its own; only applications: and hub: choose"
+        )
+    if kind == "built_in":
+        module = importlib.import_module(BACKBONES[name])
+        model = module.build_backbone(name, width=width, stem=stem, dropout=dropout)
+        return Backbone(model, built_in=True)
+    path = pathlib.Path(name).expanduser()
+    original: pathlib.Path | keras.Model = path
+    if kind == "keras":
+        network, where = _load_keras(path), str(path)
+    elif kind == "saved_model":
+        network, where = _load_saved(path, trust_model=trust_model), str(path)
+    else:
+        load = _load_application if kind == "applications" else _load_hub
+        network, ends = load(name, weights)
+        if kind == "hub":  # tokens, of a transformer
+            feature_layer = feature_layer or next(iter(Graph(network, spec).outputs))
+        original, where = network, f"{kind}:{name}"
+        if ends is not None:
+            input_range = input_range or _range_of(ends, where)
+    return adapt(
+        network,
+        feature_layer=feature_layer,
+        input_range=input_range,
+        level_layers=level_layers,
+        where=where,
+        original=original,
+    )
+
+
+def adapt(
+    network: keras.Model | keras.Layer,
+    *,
+    feature_layer: str = "",
+    input_range: str = "",
+    level_layers: tuple[str, ...] | None = None,
+    where: str = "",
+    original: pathlib.Path | keras.Model | None = None,
+) -> Backbone:
+    """Makes a backbone of any Keras model or layer that maps images to features.
+
+    Args:
+        network: From one batch of images to vectors [B, F], maps [B, H, W, F], which are averaged
+            over space, or tokens [B, T, F], of which the class token or the mean is taken (if
+            their layer is named: boxes look the same).
+        feature_layer: Name of the output or layer that is the features. "": the only output, or
+            one called `features` or `mean_direction`; of a classifier, what goes into its last
+            layer.
+        input_range: The pixels that it takes, one of `INPUT_RANGES`. "": what its first layers, the
+            type of its input or the statistics of its first batch norm say, otherwise 0..1.
+        level_layers: Names of the outputs or layers with maps or tokens that a concentration head
+            sees beside the features. None: the last block of each resolution; of a transformer,
+            four depths. (): none.
+        where: What messages call the network.
+        original: See `Backbone`.
+
+    Raises:
+        UserError: The network takes something else than images, or has no such layer.
+    """
+    if not isinstance(network, keras.Model):
+        images = keras.Input((None, None, 3), name="images")
+        network = keras.Model(images, network(images), name=network.name)
+    graph = Graph(network, where or network.name)
+    ranks = (2, 3, 4) if feature_layer or graph.declared else (2, 4)
+    feature_layer = feature_layer or graph.obvious_features()
+    features = graph.tensor(feature_layer, "feature_layer")
+    pixels = Pixels(
+        graph.input.shape, graph.input.dtype, input_range or graph.input_range(), name="pixels"
+    )
+    if level_layers is None:
+        level_layers = graph.find_levels(features)
+    picked = {"features": features}
+    if "mean_direction" in graph.outputs:
+        picked["mean_direction"] = graph.outputs["mean_direction"]
+    for name in level_layers:
+        tensor = graph.tensor(name, "level_layers")
+        if len(tensor.shape) not in (3, 4) or tensor.shape[-1] is None:
+            raise UserError(
+                f"level_layers={name} has the shape {_words(tensor.shape)}: name layers with maps "
+                "[N, H, W, C] or tokens [N, T, C]"
+            )
+        picked[f"{_LEVEL}{name}"] = tensor
+    trunk = keras.Model(graph.input, picked, name="trunk")
+    for layer in all_layers(trunk):
+        if isinstance(layer, layers.BatchNormalization):
+            layer.synchronized = True  # statistics of the global batch, as everywhere here
+    images = keras.Input((None, None, 3), name="images")
+    outputs = dict(trunk(pixels(images)))
+    for name in ("features", "mean_direction"):
+        if name in outputs:
+            outputs[name] = _vectors(outputs[name], name, graph.where, ranks)
+    for name, tokens in outputs.items():
+        if name.startswith(_LEVEL) and len(tokens.shape) == 3 and _prefix(tokens):
+            outputs[name] = layers.Cropping1D((_prefix(tokens), 0))(tokens)
+    return Backbone(
+        keras.Model(images, outputs, name="backbone"),
+        feature_layer=feature_layer,
+        input_range=pixels.input_range,
+        level_layers=tuple(level_layers),
+        original=original or network,
+    )
+
+
+def freeze_stages(backbone: Backbone, count: int) -> None:
+    """Freezes the first `count` stages, all layers up to the end of a level, in inference mode."""
+    if not count:
+        return
+    model = backbone.model if backbone.built_in else backbone.model.get_layer("trunk")
+    ends = [name for name in model.output if name not in _OBVIOUS]
+    if backbone.level_layers:
+        ends = [f"{_LEVEL}{name}" for name in backbone.level_layers]
+    if not ends:
+        raise UserError(f"freeze_stages={count}: {backbone.model.name} shows no stages")
+    if count >= len(ends):
+        model.trainable = False
+        return
+    for operation in Graph(model, model.name).ancestors(model.output[ends[count - 1]]):
+        if isinstance(operation, keras.Layer):
+            operation.trainable = False
+
+
+class DeclaredInput(NamedTuple):
+    """Height and width of a network's images (None: any), and the usual pixels of their type."""
+
+    size: int | None
+    range: str
+
+
+def declared_input(spec: str, kind: str) -> DeclaredInput:
+    """Reads what a network takes, as far as its files say so; nothing is built."""
+    path, shape, pixel_type = pathlib.Path(spec).expanduser(), None, "float32"
+    if kind == "saved_model":
+        shape = input_shape(path)
+    elif kind == "keras" and zipfile.is_zipfile(path):
+        found = _find_input(json.loads(_keras_config(path)))
+        shape, pixel_type = found.get("batch_shape"), str(found.get("dtype"))
+    elif kind == "hub":
+        config = json.loads(files.read_text(path / "config.json") or "{}")
+        shape = [None, *(config.get("config", {}).get("image_shape") or ())]
+    square = shape is not None and len(shape) == 4 and shape[1] == shape[2]
+    size = shape[1] if shape is not None and square else None
+    return DeclaredInput(size, "0..255" if "int" in pixel_type else "0..1")
+
+
+def resources(encoder: keras.Model) -> list[tf.Variable]:
+    """Variables inside an encoder that Keras does not know of: those of SavedModels."""
+    saved = (layer for layer in all_layers(encoder) if isinstance(layer, SavedFunction))
+    return [variable for layer in saved for variable in layer.resources]
+
+
+def all_layers(model: keras.Model) -> list[keras.Layer]:
+    """The layers of a model, and of the models inside it."""
+    found = []
+    for layer in model.layers:
+        found += all_layers(layer) if isinstance(layer, keras.Model) else [layer]
+    return found
+
+
+# ---- What a network says of itself.
+
+
+class Graph:
+    """The tensors of a network, by the names of outputs and layers.
+
+    Args:
+        model: A functional or sequential model with one input.
+        where: What messages call it.
+    """
+
+    def __init__(self, model: keras.Model, where: str) -> None:
+        inputs = getattr(model, "inputs", None) if getattr(model, "built", False) else None
+        if not inputs or len(inputs) != 1:
+            raise UserError(
+                f"{where} must be a functional or sequential model with one input, of images: "
+                "otherwise export it as a SavedModel (model.export) and give that"
+            )
+        self.where, self.input = where, inputs[0]
+        self.declared = dict(getattr(model, "pyramid_outputs", {}))  # of KerasHub: its levels
+        if isinstance(model, keras.Sequential):  # whose `output` raises
+            self.outputs = {model.layers[-1].name: model.outputs[0]}
+            model = keras.Model(model.inputs, model.outputs)
+        elif isinstance(model.output, dict):
+            self.outputs = dict(model.output)
+        else:
+            self.outputs = dict(zip(model.output_names, model.outputs, strict=True))
+        self.operations = list(model.operations)
+        self._makers = {
+            id(tensor): operation
+            for operation in self.operations
+            if not isinstance(operation, keras.Model)  # whose output belongs to its own graph
+            for tensor in keras.tree.flatten(operation.output)
+        }
+
+    def tensor(self, name: str, setting: str) -> keras.KerasTensor:
+        """The tensor of an output or layer; `setting` is what names it."""
+        known = {**self.declared, **self.outputs}
+        if name in known:
+            return known[name]
+        found = [operation for operation in self.operations if operation.name == name]
+        if not found:
+            names = [op.name for op in self.operations if not isinstance(op, layers.InputLayer)]
+            names = [*self.outputs, *names, *self.declared]
+            saved = any(isinstance(operation, SavedFunction) for operation in self.operations)
+            more = " (a SavedModel does not show its layers)" if saved else ""
+            raise UserError(
+                f"{setting}={name}: {self.where} has no such output or layer: it has "
+                f"{_listed(list(self.outputs) if saved else names, near=name)}{more}"
+            )
+        if isinstance(found[0], keras.Model):
+            raise UserError(
+                f"{setting}={name}: {self.where} has a whole model of this name: name a layer "
+                "beside it"
+            )
+        if not isinstance(found[0].output, keras.KerasTensor):
+            raise UserError(f"{setting}={name}: the layer has several outputs")
+        return found[0].output
+
+    def ancestors(self, tensor: keras.KerasTensor) -> list[Any]:
+        """The operations that a tensor is computed by, in the order of the network."""
+        found, waiting = set(), [tensor]
+        while waiting:
+            operation = self._makers.get(id(waiting.pop()))
+            if operation is not None and operation not in found:
+                found.add(operation)
+                waiting += keras.tree.flatten(operation.input)
+        return [operation for operation in self.operations if operation in found]
+
+    def obvious_features(self) -> str:
+        """The name of the features when nobody says which layer they are."""
+        names = list(self.outputs)
+        if len(names) > 1:
+            names = [name for name in _OBVIOUS if name in self.outputs]
+        if not names:
+            raise UserError(
+                f"{self.where} has the outputs {_listed(list(self.outputs))}: choose one with "
+                "feature_layer=NAME"
+            )
+        operation = self._makers.get(id(self.outputs[names[0]]))
+        if not _is_softmax(operation):
+            return names[0]
+        # Probabilities of classes are no features: those are what goes into the last layer.
+        shapes = layers.Flatten | layers.Reshape
+        ignored, linear = layers.Softmax | layers.Activation | layers.Dropout | shapes, 1
+        while isinstance(operation, ignored) or (
+            linear and isinstance(operation, layers.Dense | layers.Conv2D)
+        ):
+            linear -= isinstance(operation, layers.Dense | layers.Conv2D)
+            operation = self._makers.get(id(operation.input))
+        if operation is None:
+            raise UserError(
+                f"{self.where} gives probabilities of classes: name the layer before its "
+                "classifier with feature_layer=NAME"
+            )
+        return operation.name
+
+    def input_range(self) -> str:
+        """What the first layers were made for, or the usual range of the input's type."""
+        for operation in self.operations:
+            first = any(x is self.input for x in keras.tree.flatten(operation.input))
+            if first and isinstance(operation, layers.Rescaling):
+                return "0..255" if np.max(operation.scale) < 0.02 else "0..1"
+            if first and isinstance(operation, layers.Normalization):
+                return "0..255" if np.max(operation.mean) > 2.0 else "0..1"
+        if "int" in self.input.dtype:
+            return "0..255"
+        return self._range_of_statistics() or "0..1"
+
+    def _range_of_statistics(self) -> str:
+        """The range in which natural images have the statistics of the first batch norm.
+
+        Of EfficientNet-Lite0, the distance below is 0.7 for -1..1 and 1.6 for torch, the next one.
+        "" where the network does not begin with a convolution and a batch norm that was trained.
+        """
+        norms = [op for op in self.operations if isinstance(op, layers.BatchNormalization)]
+        conv = self._makers.get(id(norms[0].input)) if norms else None
+        before = None if conv is None else self._makers.get(id(conv.input))
+        if isinstance(before, layers.ZeroPadding2D):
+            before = self._makers.get(id(before.input))
+        if not isinstance(conv, layers.Conv2D) or not isinstance(before, layers.InputLayer):
+            return ""
+        if conv.activation is not keras.activations.linear or self.input.shape[3] != 3:
+            return ""
+        mean, variance = norms[0].moving_mean.numpy(), norms[0].moving_variance.numpy() + 1e-6
+        if not mean.any():
+            return ""
+        distances = {}
+        for name in INPUT_RANGES:
+            made = conv(Pixels((None, None, None, 3), input_range=name)(_natural_images())).numpy()
+            found = made.var(axis=(0, 1, 2)) + 1e-6
+            shift = np.abs(made.mean(axis=(0, 1, 2)) - mean) / np.sqrt(variance)
+            scale = np.median(np.abs(np.log(found / variance)))
+            distances[name] = scale + np.minimum(shift, 3.0).mean()
+        return min(distances, key=lambda name: distances[name])
+
+    def find_levels(self, features: keras.KerasTensor) -> tuple[str, ...]:
+        """Names of the last block of each resolution, or of four depths of a transformer.
+
+        The last block of a resolution ends where branches meet for the last time. Where none meet,
+        it is the last of the narrowest layers: a block that expands its channels reduces them in
+        the end.
+        """
+        if self.declared:
+            tokens = [name for name, value in self.declared.items() if len(value.shape) == 3]
+            return tuple(self.declared) if not tokens else _evenly(tokens[1:] or tokens)
+        size = self.input.shape[1] or USUAL_SIZE
+        made = [
+            operation
+            for operation in self.ancestors(features)
+            if isinstance(operation.output, keras.KerasTensor)
+            and not isinstance(operation, layers.InputLayer | layers.ZeroPadding2D)
+        ]
+        if not made or any(isinstance(operation, SavedFunction) for operation in made):
+            return ()
+        trial = keras.KerasTensor((1, size, size, self.input.shape[3]), dtype=self.input.dtype)
+        function = keras.Function([self.input], [operation.output for operation in made])
+        shapes = [tuple(found.shape) for found in function.compute_output_spec([trial])]
+        octaves: dict[int, list[tuple[str, int, bool]]] = {}
+        tokens = []
+        for operation, shape in zip(made, shapes, strict=True):
+            # By name: `x + y` makes an operation of another class than the layer's.
+            merges = type(operation).__name__ in ("Add", "Concatenate")
+            merges = merges and len(keras.tree.flatten(operation.input)) > 1
+            if len(shape) == 3 and merges and shape[1] > 1:
+                tokens.append(operation.name)
+            if len(shape) == 4 and shape[1] > 1 and shape[3] > 3:
+                octave = round(math.log2(size / shape[1]))
+                octaves.setdefault(octave, []).append((operation.name, shape[3], merges))
+        if tokens:  # the only map is that of the patches
+            return _evenly(tokens)
+        levels = []
+        for octave in sorted(octaves):
+            members = octaves[octave]
+            blocks = [name for name, _, merges in members if merges]
+            narrowest = min(channels for _, channels, _ in members)
+            levels += (blocks or [name for name, channels, _ in members if channels == narrowest])[
+                -1:
+            ]
+        return tuple(levels)
+
+
+def _natural_images() -> np.ndarray:
+    """Noise [8, 48, 48, 3] in [0, 1] with the spectrum 1/f, mean and spread of photographs."""
+    rng, frequencies = np.random.default_rng(0), np.fft.fftfreq(48)
+    radius = np.maximum(np.hypot(frequencies[:, None], frequencies), 1 / 48)
+    noise = rng.normal(size=(8, 3, 48, 48)) + 3.0 * rng.normal(size=(8, 1, 48, 48))  # mostly gray
+    waves = np.moveaxis(np.fft.ifft2(np.fft.fft2(noise) / radius).real, 1, 3)
+    images = np.array([0.485, 0.456, 0.406]) + 0.27 * waves / waves.std()
+    return np.clip(images, 0.0, 1.0).astype(np.float32)
+
+
+def _is_softmax(operation: Any) -> bool:
+    activation = getattr(operation, "activation", None)
+    return isinstance(operation, layers.Softmax) or activation is keras.activations.softmax
+
+
+def _evenly(names: list[str]) -> tuple[str, ...]:
+    """At most four names, evenly spaced, with the last."""
+    count = min(_TOKEN_LEVELS, len(names))
+    return tuple(names[len(names) * (i + 1) // count - 1] for i in range(count))
+
+
+def _vectors(
+    value: keras.KerasTensor, name: str, where: str, ranks: tuple[int, ...]
+) -> keras.KerasTensor:
+    """Vectors [B, F] in float32, of vectors, maps [B, H, W, F] or tokens [B, T, F]."""
+    shape = value.shape
+    if len(shape) not in ranks or shape[-1] is None or shape[-1] < 2:
+        raise UserError(
+            f"{where}: its {name} have the shape {_words(shape)}: expected vectors [N, F], maps "
+            "[N, H, W, F] or tokens [N, T, F], F at least 2; choose others with feature_layer=NAME"
+        )
+    if len(shape) == 4:
+        return layers.GlobalAveragePooling2D(name=f"{name}_pool", dtype="float32")(value)
+    if len(shape) == 3 and _prefix(value):
+        value = layers.Cropping1D((0, shape[1] - 1), name=f"{name}_class_token")(value)
+    if len(shape) == 3:
+        return layers.GlobalAveragePooling1D(name=f"{name}_pool", dtype="float32")(value)
+    return layers.Activation("linear", name=f"{name}_vectors", dtype="float32")(value)
+
+
+def _prefix(tokens: keras.KerasTensor) -> int:
+    """How many tokens [B, T, C] are not patches of a square image: T = side * side + prefix."""
+    count = tokens.shape[1]
+    return 0 if count is None else count - math.isqrt(count) ** 2
+
+
+def _words(shape: tuple[int | None, ...]) -> str:
+    return f"[{', '.join(['N', *('?' if side is None else str(side) for side in shape[1:])])}]"
+
+
+def _listed(names: list[str], near: str = "") -> str:
+    """Names for a message, not too many; those that are most like `near` come first."""
+    unique = list(dict.fromkeys([*difflib.get_close_matches(near, names), *names]))
+    more = f", ... ({len(unique)} in all)" if len(unique) > _SHOWN else ""
+    return ", ".join(unique[:_SHOWN]) + more if unique else "none"
+
+
+# ---- Its input.
+
+
+@keras.saving.register_keras_serializable(package="tfvmf")
+class Pixels(layers.Layer):
+    """Images [B, H, W, 3] in [0, 1] -> what a network's input expects, in size, range and type.
+
+    Args:
+        expected: Shape [B, h, w, c] of the input. Images are resized (bilinear) where h and w are
+            known; c is 3, or 1 for gray.
+        pixel_type: Type of the input; integers are whole gray levels.
+        input_range: One of `INPUT_RANGES`; "" for 0..1, or 0..255 where the type is an integer.
+    """
+
+    def __init__(
+        self,
+        expected: tuple[int | None, ...],
+        pixel_type: str = "float32",
+        input_range: str = "",
+        **options: Any,
+    ) -> None:
+        super().__init__(**{"dtype": "float32", **options})
+        whole = "int" in pixel_type
+        self.expected, self.pixel_type = tuple(expected), pixel_type
+        self.input_range = input_range or ("0..255" if whole else "0..1")
+        shape = list(self.expected)
+        if len(shape) != 4 or shape[3] not in (1, 3):
+            raise UserError(
+                f"the model's input has the shape {shape}: expected images, [N, H, W, 3] or "
+                "[N, H, W, 1]"
+            )
+        if shape[0] is not None:
+            raise UserError(f"the model takes batches of {shape[0]} only: save it with any size")
+        if (shape[1] is None) != (shape[2] is None):
+            raise UserError(f"the model's input {shape} fixes one side only")
+        if self.input_range not in INPUT_RANGES:
+            raise UserError(
+                f"input_range={input_range} is unknown: use one of {', '.join(INPUT_RANGES)}"
+            )
+        if whole and self.input_range != "0..255":
+            raise UserError(
+                f"input_range={input_range}: the model's input is {pixel_type}: use 0..255"
+            )
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Resizes, converts to gray, scales and casts, where the model needs it."""
+        _, height, width, channels = self.expected
+        if height is not None:
+            images = tf.image.resize(images, [height, width])
+        if channels == 1:
+            images = tf.image.rgb_to_grayscale(images)
+        limits = INPUT_RANGES[self.input_range]
+        if limits is None:  # caffe or torch: constants of ImageNet, channel by channel
+            pixels = keras.applications.imagenet_utils.preprocess_input(
+                images * 255.0, data_format="channels_last", mode=self.input_range
+            )
+        else:
+            pixels = images * (limits[1] - limits[0]) + limits[0]
+        if "int" in self.pixel_type:
+            pixels = tf.round(pixels)
+        return tf.cast(pixels, self.pixel_type)
+
+    def compute_output_spec(self, images: keras.KerasTensor) -> keras.KerasTensor:
+        """The model's input, of the images' size where it takes any."""
+        sides = [given or side for given, side in zip(self.expected, images.shape, strict=True)]
+        sides[3] = self.expected[3]
+        return keras.KerasTensor(sides, dtype=self.pixel_type)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs to build the layer again."""
+        own = {name: getattr(self, name) for name in ("expected", "pixel_type", "input_range")}
+        return {**super().get_config(), **own}
+
+
+# ---- Where it comes from.
+
+
+def _load_keras(path: pathlib.Path) -> keras.Model:
+    """A `.keras` file."""
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file")
+    if not zipfile.is_zipfile(path):
+        raise UserError(f"{path} is damaged, or no Keras file (model.save('name.keras'))")
+    if b'"keras_hub' in _keras_config(path):
+        _keras_hub(str(path))
+    try:
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:  # whatever classes in the file raise
+        raise UserError(
+            f"{path} cannot be loaded by Keras ({_line(error)}): export the model as a SavedModel "
+            "(model.export) and give that"
+        ) from error
+    own = {layer.compute_dtype for layer in all_layers(model)} & {"float16", "bfloat16", "float64"}
+    if own and isinstance(model, keras.Model):
+        raise UserError(
+            f"{path} computes in {', '.join(sorted(own))}: save it with layers of float32 "
+            "(keras.config.set_dtype_policy)"
+        )
+    return model
+
+
+def _load_saved(path: pathlib.Path, *, trust_model: bool) -> keras.Model:
+    """A SavedModel: its signature `serving_default`, its only one, or its call."""
+    layer = SavedFunction(path, trust_model=trust_model, name="saved_function")
+    inputs = keras.Input(
+        layer.spec.shape[1:], batch_size=layer.spec.shape[0], dtype=layer.spec.dtype.name
+    )
+    return keras.Model(inputs, layer(inputs), name="saved_model")
+
+
+def _load_application(name: str, weights: str) -> tuple[keras.Model, np.ndarray | None]:
+    """A network of Keras Applications without its classifier; what it makes of black and white."""
+    known = [key for key in dir(keras.applications) if key[0].isupper()]
+    if name not in known:
+        raise UserError(f"applications:{name} is unknown: Keras has {_listed(known, near=name)}")
+    weights = weights or "imagenet"
+    file = None if weights in ("none", "imagenet") else pathlib.Path(weights).expanduser()
+    if file and not file.is_file():
+        raise UserError(f"weights={weights}: expected none, imagenet or a .weights.h5 file")
+    try:
+        model = getattr(keras.applications, name)(
+            include_top=False, weights="imagenet" if weights == "imagenet" else None
+        )
+        if file:
+            model.load_weights(file)
+    except Exception as error:  # of the network, or of a file of other weights
+        url = re.search(r"https?://\S+?/([^/\s:]+)(?=[\s:]|$)", str(error))
+        if url is None:
+            raise UserError(f"applications:{name}, weights={weights}: {_line(error)}") from error
+        raise UserError(
+            f"applications:{name}: its weights cannot be downloaded: put {url.group(1)} into "
+            "~/.keras/models, or use weights=none or weights=/path.weights.h5"
+        ) from error
+    return model, _application_module(name).preprocess_input(255.0 * _ENDS)[0, 0]
+
+
+def _application_module(name: str) -> Any:
+    """The module of a network, which knows its pixels: the one that has it, or is called so."""
+    found = {key: getattr(keras.applications, key) for key in dir(keras.applications)}
+    modules = {key: m for key, m in found.items() if hasattr(m, "preprocess_input")}
+    called = [key for key in modules if name.lower().startswith(key.replace("_", ""))]
+    having = [key for key in modules if hasattr(modules[key], name)]
+    return modules[(having or sorted(called, key=len))[-1]]
+
+
+def _load_hub(preset: str, weights: str) -> tuple[keras.Model, np.ndarray | None]:
+    """An image backbone of KerasHub; what its preset makes of black and white, if it says so."""
+    hub, where = _keras_hub(f"hub:{preset}"), f"hub:{preset}"
+    if weights not in ("", "none"):
+        raise UserError(f"weights={weights}: {where} has its own; use none for random ones")
+    try:
+        model = hub.models.Backbone.from_preset(preset, load_weights=not weights)
+    except Exception as error:  # of the network, or of the preset
+        raise UserError(
+            f"{where} cannot be loaded ({_line(error)}): give the name of a KerasHub preset, or a "
+            "local folder that save_to_preset wrote"
+        ) from error
+    if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
+        takes = ", ".join(f"{x.name} {_words(x.shape)}" for x in model.inputs)
+        raise UserError(f"{where} is not an image backbone: it takes {takes}")
+    try:
+        converter = hub.layers.ImageConverter.from_preset(preset)
+    except Exception:  # a preset of a backbone alone has none
+        return model, None
+    scale, offset = converter.scale, converter.offset
+    ends = 255.0 * _ENDS[0, 0] * (1.0 if scale is None else np.asarray(scale))
+    return model, ends + (0.0 if offset is None else np.asarray(offset))
+
+
+def _range_of(ends: np.ndarray, where: str) -> str:
+    """The range in which black and white are `ends` [2, 3], what a network's own scaling makes."""
+    for name in INPUT_RANGES:
+        made = Pixels((None, None, None, 3), input_range=name)(_ENDS)[0, 0]
+        if np.allclose(made, ends, atol=0.02):
+            return name
+    raise UserError(f"{where} takes pixels from {ends[0]} to {ends[1]}: choose an input_range")
+
+
+def _keras_hub(where: str) -> Any:
+    try:
+        return importlib.import_module("keras_hub")
+    except ImportError as error:
+        raise UserError(f"{where} needs KerasHub: pip install 'tfvmf[hub]'") from error
+
+
+def _keras_config(path: pathlib.Path) -> bytes:
+    """The configuration in a `.keras` file, JSON."""
+    with zipfile.ZipFile(path) as file:
+        return file.read("config.json") if "config.json" in file.namelist() else b"{}"
+
+
+def _find_input(config: Any) -> dict[str, Any]:
+    """The configuration of the first input of a Keras model, {} if there is none."""
+    if isinstance(config, dict) and config.get("class_name") == "InputLayer":
+        return config["config"]
+    inside = config.values() if isinstance(config, dict) else config
+    for value in inside if isinstance(config, dict | list) else ():
+        if found := _find_input(value):
+            return found
+    return {}
+
+
+@keras.saving.register_keras_serializable(package="tfvmf")
+class SavedFunction(layers.Layer):
+    """A function of a SavedModel as a layer: pixels in, {name: tensor} out. Not trained.
+
+    `keras.layers.TFSMLayer` keeps a second copy of every weight, which the function does not read,
+    and does not say which input the function takes.
+
+    Args:
+        path: Directory of the SavedModel; a file that holds this layer refers to it.
+        trust_model: See `load_saved_model`.
+
+    Attributes:
+        spec: The input.
+        resources: The variables that it reads, which Keras does not know of.
+    """
+
+    def __init__(
+        self, path: str | pathlib.Path, *, trust_model: bool = False, **options: Any
+    ) -> None:
+        super().__init__(**{"dtype": "float32", **options, "trainable": False})
+        self._saved_path = str(path)
+        self._loaded = load_saved_model(path, trust_model=trust_model)  # keeps variables alive
+        self._function = _function(self._loaded, path)
+        leaves = tf.nest.flatten(self._function.structured_input_signature)
+        specs = [leaf for leaf in leaves if isinstance(leaf, tf.TensorSpec)]
+        if len(specs) != 1 or specs[0].shape.rank != 4:
+            raise UserError(
+                f"{path} takes {', '.join(str(spec.shape) for spec in specs) or 'nothing'}: "
+                "expected one input of images, [N, H, W, 3]"
+            )
+        self.spec: tf.TensorSpec = specs[0]
+
+    @property
+    def resources(self) -> list[tf.Variable]:
+        """The variables that the function reads."""
+        return list(self._function.variables)
+
+    def call(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
+        """All outputs of the function, by name."""
+        args, keywords = tf.nest.map_structure(
+            lambda leaf: pixels if isinstance(leaf, tf.TensorSpec) else leaf,
+            self._function.structured_input_signature,
+        )
+        outputs = self._function(*args, **keywords)
+        if isinstance(outputs, dict):
+            return outputs
+        flat = tf.nest.flatten(outputs)
+        return {f"output_{number}": value for number, value in enumerate(flat)}
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs to load the SavedModel again; it is not trusted then."""
+        return {**super().get_config(), "path": self._saved_path}
+
+
+def _function(loaded: Any, path: str | pathlib.Path) -> Any:
+    """The concrete function that is called: it knows the shapes of what it takes and returns."""
+    signatures = dict(getattr(loaded, "signatures", {}))
+    if "serving_default" in signatures:
+        return signatures["serving_default"]
+    if len(signatures) == 1:
+        return next(iter(signatures.values()))
+    # A function that was saved as the object's call; no other attribute says what it takes.
+    called = getattr(loaded, "__call__", None)  # noqa: B004
+    for function in getattr(called, "concrete_functions", []):
+        # One that was traced for inference, if the model tells the two apart.
+        if not any(leaf is True for leaf in tf.nest.flatten(function.structured_input_signature)):
+            return function
+    raise UserError(
+        f"{path} has neither the signature serving_default nor a call: it has "
+        f"{_listed(list(signatures))}"
+    )
+
+
+def _line(error: Exception) -> str:
+    """The first sentence of an error that was written for programmers."""
+    return " ".join(str(error).split())[:160]
