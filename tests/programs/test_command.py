@@ -168,7 +168,7 @@ def test_a_flag_has_one_meaning_in_all_programs():
     }  # reproduce has two of train's three
     for name, (kind,) in ((name, kind) for name, kind in kinds.items() if len(kind) == 1):
         assert (kind == "int") == name.startswith(("max_", "num_")) or name in (
-            "seed", "epochs", "batch_size", "ensemble", "logical_devices", "cache_views",
+            "seed", "seeds", "epochs", "batch_size", "ensemble", "logical_devices", "cache_views",
             "image_size",
         ), name  # fmt: skip
 
