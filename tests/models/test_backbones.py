@@ -87,7 +87,7 @@ def test_statistics_of_a_trained_network_tell_its_pixels():
     norm = network.get_layer("norm")
     assert models.adapt(network).input_range == "0..1"  # untrained: nothing is known
     for name in INPUT_RANGES:
-        pixels = models.Pixels((None, None, None, 3), "float32", name)(photos.astype(np.float32))
+        pixels = models.Pixels((None, None, None, 3), input_range=name)(photos.astype(np.float32))
         made = network.get_layer("conv")(pixels).numpy()
         norm.moving_mean.assign(made.mean(axis=(0, 1, 2)))
         norm.moving_variance.assign(made.var(axis=(0, 1, 2)))
@@ -97,7 +97,7 @@ def test_statistics_of_a_trained_network_tell_its_pixels():
 @pytest.mark.parametrize(("mode", "pixel"), [("caffe", (255, 0, 0)), ("torch", (255, 128, 0))])
 def test_pixels_as_keras_converts_them(mode, pixel):
     images = np.full((1, 2, 2, 3), pixel, np.float32)
-    layer = models.Pixels((None, None, None, 3), "float32", mode)
+    layer = models.Pixels((None, None, None, 3), input_range=mode)
     expected = keras.applications.imagenet_utils.preprocess_input(images.copy(), mode=mode)
     np.testing.assert_allclose(layer(images / 255.0), expected, atol=1e-4)
 
@@ -161,7 +161,7 @@ def test_every_layer_comes_back_from_its_config(tmp_path):
         models.Dropout(0.25),
         models.Levels(dtype="float32"),
         models.Prototypes(7, queue_length=3),
-        models.Pixels((None, 8, 8, 1), "uint8"),
+        models.Pixels((None, 8, 8, 1), pixel_type="uint8"),
         backbones.SavedFunction(tmp_path / "saved"),
         models.build_encoder(width=2, dimension=4, hidden=4),
         models.build_predictor(4, hidden=2),

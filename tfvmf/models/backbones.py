@@ -181,7 +181,10 @@ def adapt(
     feature_layer = feature_layer or graph.obvious_features()
     features = graph.tensor(feature_layer, "feature_layer")
     pixels = Pixels(
-        graph.input.shape, graph.input.dtype, input_range or graph.input_range(), name="pixels"
+        graph.input.shape,
+        pixel_type=graph.input.dtype,
+        input_range=input_range or graph.input_range(),
+        name="pixels",
     )
     if level_layers is None:
         level_layers = graph.find_levels(features)
@@ -528,6 +531,7 @@ class Pixels(layers.Layer):
     def __init__(
         self,
         expected: tuple[int | None, ...],
+        *,
         pixel_type: str = "float32",
         input_range: str = "",
         **options: Any,

@@ -84,6 +84,7 @@ class Contrastive(keras.Model):
         self._steps = self.add_weight(name="steps", trainable=False, **counter)
         self._evaluated = self.add_weight(name="evaluated", trainable=False, **counter)
         self._steps_per_epoch = 1
+        self.supports_jit = False  # unless compile says so: slower on CPUs, untested on others
         self.built = True
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
@@ -154,13 +155,13 @@ class Contrastive(keras.Model):
         """The loss terms of one replica's share of a batch."""
         images, labels = self._unpack(data)
         # Steps of evaluation count down from -1: their views are none of training's.
-        context = step_context(self._steps, self.seed, self._steps_per_epoch)
         seed = tf.stack([self.seed, -1 - tf.cast(self._evaluated, tf.int32)])
-        views = make_views(images, self._kinds, seed)
+        context = step_context(self._steps, self.seed, self._steps_per_epoch)
         context = context._replace(seed=seed, training=False)
-        terms = self.method.loss(views, labels, context)
-        context = tf.distribute.get_replica_context()
-        context.merge_call(lambda _: distribute.update(self._evaluated, lambda count: count + 1))
+        terms = self.method.loss(make_views(images, self._kinds, seed), labels, context)
+        tf.distribute.get_replica_context().merge_call(
+            lambda _: distribute.update(self._evaluated, lambda count: count + 1)
+        )
         return self._watch(terms, images)
 
     def _after_step(self, strategy: tf.distribute.Strategy) -> None:

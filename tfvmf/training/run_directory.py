@@ -92,11 +92,7 @@ def chosen_epochs(
 def check(
     workdir: pathlib.Path, config: ml_collections.ConfigDict, *, advice: str = ""
 ) -> dict[str, Any]:
-    """Refuses the run in a directory if settings other than `MAY_DIFFER` differ from `config`.
-
-    Returns:
-        The facts of the run.
-    """
+    """Refuses a run whose settings, other than `MAY_DIFFER`, differ; returns its facts."""
     found, facts = read(workdir)
     changed = differences(found, config)
     for free in MAY_DIFFER if config.minutes else (*MAY_DIFFER, "minutes"):

@@ -152,15 +152,10 @@ def is_chief(name: str) -> bool:
 
 
 class Cluster(NamedTuple):
-    """The workers of a run.
+    """The workers of a run."""
 
-    Attributes:
-        addresses: Host and port of each by its name, `chief 0` or `worker 1`, the chief first.
-        me: Name of this process.
-    """
-
-    addresses: dict[str, tuple[str, int]]
-    me: str
+    addresses: dict[str, tuple[str, int]]  # host and port by name, `chief 0`, `worker 1`, ...
+    me: str  # the name of this process
 
 
 def parse_cluster(text: str) -> Cluster:

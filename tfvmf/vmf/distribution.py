@@ -120,15 +120,8 @@ def _sample(
 
     With t = mu.x, a change of kappa moves x along its meridian by dt = (1 - t^2) w dkappa (see
     `marginal`), and a turn of mu by dmu takes x with it: dx = t dmu - (x.dmu) mu. Both are smooth
-    wherever mu points, although the reflection that places x is not.
-
-    Args:
-        mu: [K, d].
-        kappa: [K].
-        dim: d, in float64.
-        n: number of samples.
-        one_kappa: all of kappa is the same, and one table of angles serves.
-        seed: as TFP takes it.
+    wherever mu points, although the reflection that places x is not. With `one_kappa` all of
+    kappa is the same, and one table of angles serves.
     """
     angle_seed, radius_seed, turn_seed = tfp.random.split_seed(seed, n=3, salt="tfvmf_vmf")
     count = tf.shape(mu)[0]
