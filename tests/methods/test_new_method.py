@@ -82,7 +82,7 @@ def test_every_suite_measures_it(workdir, tmp_path, rng):
     )
     for name, suite in evaluation.SUITES.items():
         assert suite(subject, options), name
-    assert (workdir / "eval" / "curves" / "curves.png").is_file()
+    assert (workdir / "eval" / "sample20" / "curves" / "curves.png").is_file()
     assert {"pull", "push", "alignment", "penalty"} <= subject.metrics[0].keys()
     note = evaluation.agreement(subject, options)["note"]
     assert "kappa of a toy" in note

@@ -79,7 +79,8 @@ def test_train_then_evaluate_then_export_as_typed(tmp_path):
     assert (workdir / "eval" / "sample20" / "cifar10c" / "table.md").exists()
     result = run("export", "--output=models", "--calibrate_on=test", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("exported: models/1\n")
+    assert result.stdout.startswith("calibrated on 400 images: digits, test\n")
+    assert "\nexported: models/1 (for TensorFlow Serving" in result.stdout
     assert "port.cc" not in result.stderr
     assert "util.cc" not in result.stderr
 
@@ -179,7 +180,7 @@ def test_export_then_embed(call, tmp_path):
     flags = ["--output=models", "--calibrate_on=test", "--reject_below=0.1"]
     code, output, errors = call("export", "run", *flags)
     assert code == 0, errors
-    assert output.startswith("exported: models/1\n")
+    assert "\nexported: models/1 (for TensorFlow Serving" in output
     (tmp_path / "pictures").mkdir()
     for level in range(0, 250, 50):
         Image.new("RGB", (20, 30), (level, 9, 9)).save(tmp_path / "pictures" / f"{level}.jpg")

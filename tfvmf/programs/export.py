@@ -42,7 +42,11 @@ def define(values: flags.FlagValues, argv: list[str]) -> None:
         "other data (folder:/path, npz:/path, a TFDS name), of which all images count",
     )
     new.float(
-        "reject_below", None, "with --calibrate_on: accept is false below this confidence; 0.05"
+        "reject_below",
+        None,
+        "with --calibrate_on: accept is false below this confidence; 0.05",
+        lower_bound=0.0,
+        upper_bound=1.0,
     )
     new.bool("keras", False, "also save the encoder for Keras (encoder.keras)")
 
