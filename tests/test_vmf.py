@@ -330,7 +330,9 @@ def test_in_graphs_arguments_are_checked_on_request():
     assert np.all(np.isfinite(checked([1.0], 2)))
     with pytest.raises(tf.errors.InvalidArgumentError, match="kappa must be finite and at least 0"):
         checked([1.0, -1.0], 2)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="dim must be an integer of at least"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="dim must be an integer from 2 to 8192"
+    ):
         checked([1.0], 1)
     with pytest.raises(tf.errors.InvalidArgumentError, match="mu1 must have length 1"):
         checked_pair([1.0, 1.0], 1.0)

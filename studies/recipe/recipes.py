@@ -70,11 +70,8 @@ class Recipe:
 
     def local_augmentation(self) -> data.Augmentation:
         """Of local views."""
-        return dataclasses.replace(
-            self.augmentation(self.local_size),
-            crop_min=self.local_crop_min,
-            crop_max=self.local_crop_max,
-        )
+        crops = {"crop_min": self.local_crop_min, "crop_max": self.local_crop_max}
+        return dataclasses.replace(self, **crops).augmentation(self.local_size)
 
 
 BASE = Recipe()

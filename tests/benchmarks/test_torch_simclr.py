@@ -74,7 +74,10 @@ def theirs(embeddings, tmp_path_factory):
 
 def encoder_of(problem):
     return models.build_encoder(
-        problem.backbone, problem.width, problem.dimension, hidden=problem.hidden
+        problem.backbone,
+        width=problem.width,
+        dimension=problem.dimension,
+        hidden=problem.hidden,
     )
 
 

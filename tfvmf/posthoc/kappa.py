@@ -24,6 +24,7 @@ from tfvmf.settings import PREFIXES
 from tfvmf.training import loop, run_directory
 from tfvmf.training.checkpoints import load_method
 from tfvmf.training.inputs import Inputs, image_inputs
+from tfvmf.training.strategies import split_processor
 
 _CACHED_VIEWS = 2  # of each image, and as many wide ones
 # Steps of training at least (docs/kappa.md); those on new views need forward passes.
@@ -72,6 +73,8 @@ def fit_kappa(
     if pathlib.Path(model).expanduser().resolve() == workdir.resolve():
         raise UserError(f"workdir={workdir} is the encoder's own: choose another")
     changes = changes or {}
+    if logical_devices:
+        split_processor(logical_devices)  # which loading a model to look at it would prevent
     settings = fit_config(model, changes, config)
     settings.fit_kappa.trust_model = trust_model
 

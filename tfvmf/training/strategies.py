@@ -105,11 +105,17 @@ def make_strategy(
 def _mirrored(logical_devices: int) -> tf.distribute.Strategy:
     if not logical_devices:
         return tf.distribute.MirroredStrategy()
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * logical_devices
-    )
+    split_processor(logical_devices)
     return tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(logical_devices)])
+
+
+def split_processor(devices: int) -> None:
+    """Splits the CPU into logical devices: before TensorFlow runs anything, or not at all."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) != devices:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * devices
+        )
 
 
 def _multi_worker(facts: dict[str, Any], timeout: float) -> tf.distribute.Strategy:

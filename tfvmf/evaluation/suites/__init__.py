@@ -10,6 +10,7 @@ import dataclasses
 import importlib.util
 import pathlib
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -273,7 +274,11 @@ def write_report(subject: Subject) -> pathlib.Path:
 def summarize(suite: Suite, results: Results) -> Iterator[str]:
     """The lines that are printed about a suite: the verdict, and aligned numbers."""
     count = f" ({count_images(results)})" if suite.uses_images else ""
-    yield f"{suite.name}{count}: {suite.verdict(results) or suite.title}"
+    verdict = printable(f"{suite.name}{count}: {suite.verdict(results) or suite.title}")
+    # Names of files are as long as they are.
+    yield from textwrap.wrap(
+        verdict, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
     lines = [line for line in suite.headlines(results) if line.value is not None]
     width = max((len(line.words) for line in lines), default=0)
     for line in lines:
