@@ -70,8 +70,10 @@ class Recipe:
 
     def local_augmentation(self) -> data.Augmentation:
         """Of local views."""
-        crops = {"crop_min": self.local_crop_min, "crop_max": self.local_crop_max}
-        return dataclasses.replace(self, **crops).augmentation(self.local_size)
+        local = dataclasses.replace(
+            self, crop_min=self.local_crop_min, crop_max=self.local_crop_max
+        )
+        return local.augmentation(self.local_size)
 
 
 BASE = Recipe()
