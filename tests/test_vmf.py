@@ -216,8 +216,8 @@ def test_expected_likelihood_by_quadrature_on_the_circle():
         lambda x: density(x, angle1, kappa1) * density(x, angle2, kappa2), 0, 2 * np.pi
     )
     mu1, mu2 = (np.array([np.cos(a), np.sin(a)]) for a in (angle1, angle2))
-    found = vmf.expected_likelihood_kernel(mu1, kappa1, mu2, kappa2)
-    assert float(found) == pytest.approx(expected, rel=1e-10)
+    found = vmf.log_expected_likelihood(mu1, kappa1, mu2, kappa2)
+    assert float(found) == pytest.approx(np.log(expected), rel=1e-10)
 
 
 @pytest.mark.parametrize("dim", [3, 128, 2048])
@@ -299,7 +299,7 @@ def test_bad_lengths_are_refused(bad):
 
 def test_bad_directions_are_refused():
     good = [0.6, 0.8]
-    for function in (*OF_PAIRS, vmf.expected_likelihood_kernel):
+    for function in OF_PAIRS:
         with pytest.raises(ValueError, match=r"mu1 must have length 1, got 1\.2"):
             function([1.2, 0.0], 1.0, good, 1.0)
         with pytest.raises(ValueError, match="mu2 must have length 1, got nan"):
@@ -310,32 +310,3 @@ def test_bad_directions_are_refused():
             function(good, 1.0, [1.0], 1.0)
         with pytest.raises(ValueError, match="mu1 and mu2 must have one last axis"):
             function(good, 1.0, [1.0, 0.0, 0.0], 1.0)
-
-
-def test_in_graphs_arguments_are_checked_on_request():
-    vector, scalar = tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)
-
-    @tf.function(input_signature=[vector, tf.TensorSpec([], tf.int32)])
-    def checked(kappa, dim):
-        return vmf.log_normalizer(kappa, dim, validate_args=True)
-
-    @tf.function(input_signature=[vector, scalar])
-    def checked_pair(mu, kappa):
-        return vmf.kl_divergence(mu, kappa, [0.6, 0.8], 1.0, validate_args=True)
-
-    @tf.function(input_signature=[vector])
-    def unchecked(kappa):
-        return vmf.log_normalizer(kappa, 8)
-
-    assert np.all(np.isfinite(checked([1.0], 2)))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="kappa must be finite and at least 0"):
-        checked([1.0, -1.0], 2)
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match="dim must be an integer from 2 to 8192"
-    ):
-        checked([1.0], 1)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="mu1 must have length 1"):
-        checked_pair([1.0, 1.0], 1.0)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="kappa1 must be finite"):
-        checked_pair([1.0, 0.0], float("nan"))
-    unchecked([-1.0])

@@ -1,10 +1,10 @@
-"""The losses as `keras.losses.Loss`: for a training of one's own, or for `compile(loss=...)`.
+"""The losses as Keras's own: called on two views, or given to `compile(loss=...)`.
 
 A loss compares two views: `loss(view_1, view_2)`. In `compile(loss=...)` the first view is `y_true`
 and the second is the model's output `y_pred`. The output is then taught to agree with the direction
 that another model gave the same image (a teacher's, or a text encoder's for its caption), and the
 other images of the batch are the negatives. To train one encoder on two views of each image, use
-`tfvmf.Contrastive`.
+`tfvmf.Contrastive`. Without negatives, `keras.losses.CosineSimilarity` is SimSiam's loss.
 
 A view is a tensor of unit vectors [B, d]. Where a loss needs the concentration too, a view is a
 dictionary of `mean_direction` [B, d] and `concentration` [B], such as the outputs of
@@ -20,21 +20,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfvmf.losses.concentration import concentration_terms, cosine
-from tfvmf.losses.contrastive import nt_xent
-from tfvmf.losses.mc_infonce import mc_infonce
-from tfvmf.losses.prediction import (
-    negative_cosine,
-    sinkhorn,
-    squared_distance,
-    swapped_prediction,
-)
+from tfvmf.losses.functions import concentration_terms, cosine, mc_infonce, nt_xent
 
 
 class _TwoViewLoss(keras.losses.Loss):
     """What the losses have in common: a name and settings, which `get_config` returns."""
 
-    def __init__(self, *, name: str | None = None, **settings: Any) -> None:
+    def __init__(self, *, name: str, **settings: Any) -> None:
         super().__init__(name=name)
         self._settings = settings
 
@@ -51,12 +43,7 @@ class _TwoViewLoss(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class NTXent(_TwoViewLoss):
-    """SimCLR's loss, see `nt_xent`: `NTXent(temperature=0.5)(direction_1, direction_2)`.
-
-    Args:
-        temperature: t > 0.
-        name: Of the loss.
-    """
+    """SimCLR's loss, see `nt_xent`: `NTXent(temperature=0.5)(direction_1, direction_2)`."""
 
     def __init__(self, *, temperature: float = 0.5, name: str = "nt_xent") -> None:
         super().__init__(name=name, temperature=temperature)
@@ -72,12 +59,6 @@ class VMFAlignment(_TwoViewLoss):
 
     Where only the second view has a concentration (the first is a target [B, d] from elsewhere),
     only that one is taught.
-
-    Args:
-        align_weight: l_align.
-        penalty_weight: l_reg, of the l2 regularizer.
-        regularizer: `l2`, the paper's, or `vmf`, the exact -log C_d(kappa).
-        name: Of the loss.
     """
 
     def __init__(
@@ -88,12 +69,8 @@ class VMFAlignment(_TwoViewLoss):
         regularizer: str = "l2",
         name: str = "vmf_alignment",
     ) -> None:
-        super().__init__(
-            name=name,
-            align_weight=align_weight,
-            penalty_weight=penalty_weight,
-            regularizer=regularizer,
-        )
+        weights = {"align_weight": align_weight, "penalty_weight": penalty_weight}
+        super().__init__(name=name, regularizer=regularizer, **weights)
 
     def call(self, y_true: Any, y_pred: Any) -> tf.Tensor:
         """The sum of alignment and penalty; `y_pred` has a concentration."""
@@ -113,12 +90,7 @@ class VMFAlignment(_TwoViewLoss):
 class MCInfoNCE(_TwoViewLoss):
     """NT-Xent of samples of each view's von Mises-Fisher distribution, see `mc_infonce`.
 
-    Args:
-        temperature: t > 0.
-        num_samples: Draws from each distribution.
-        aggregation: `mean_log` or `logmeanexp`.
-        seed: Of the samples; every call draws new ones. None draws a seed.
-        name: Of the loss.
+    Every call draws new samples; `seed=None` draws a seed.
     """
 
     def __init__(
@@ -144,56 +116,6 @@ class MCInfoNCE(_TwoViewLoss):
     def get_config(self) -> dict[str, Any]:
         """What `from_config` needs to build the loss again."""
         return {**super().get_config(), "seed": self.seed}
-
-
-@keras.saving.register_keras_serializable(package="tfvmf")
-class NegativeCosine(_TwoViewLoss):
-    """SimSiam's loss, see `negative_cosine`. No gradient flows into `y_true`."""
-
-    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """The loss of the target's and the predicted unit vectors [B, d]."""
-        return negative_cosine(y_pred, y_true)
-
-
-@keras.saving.register_keras_serializable(package="tfvmf")
-class SquaredDistance(_TwoViewLoss):
-    """BYOL's loss, see `squared_distance`. No gradient flows into `y_true`."""
-
-    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """The loss of the target's and the predicted unit vectors [B, d]."""
-        return squared_distance(y_pred, y_true)
-
-
-@keras.saving.register_keras_serializable(package="tfvmf")
-class SwappedPrediction(_TwoViewLoss):
-    """SwAV's loss: each view predicts the assignment of the other, see `swapped_prediction`.
-
-    Args:
-        temperature: Of the softmax over prototypes.
-        epsilon: Of `sinkhorn`, small values assign hard.
-        iterations: Of `sinkhorn`.
-        name: Of the loss.
-    """
-
-    def __init__(
-        self,
-        *,
-        temperature: float = 0.1,
-        epsilon: float = 0.05,
-        iterations: int = 3,
-        name: str = "swapped_prediction",
-    ) -> None:
-        super().__init__(name=name, temperature=temperature, epsilon=epsilon, iterations=iterations)
-
-    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """The loss of the cosines [B, K] of both views with the prototypes."""
-        options = dict(self._settings)
-        temperature = options.pop("temperature")
-        parts = [
-            swapped_prediction(sinkhorn(codes, **options), scores, temperature=temperature)
-            for codes, scores in ((y_true, y_pred), (y_pred, y_true))
-        ]
-        return tf.add_n(parts) / 2.0
 
 
 def _view(outputs: Any) -> tuple[tf.Tensor, tf.Tensor]:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from tfvmf.vmf.functions import (
     entropy,
-    expected_likelihood_kernel,
     inverse_mean_resultant_length,
     kl_divergence,
     kl_to_uniform,
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = [
     "VonMisesFisher",
     "entropy",
-    "expected_likelihood_kernel",
     "inverse_mean_resultant_length",
     "kl_divergence",
     "kl_to_uniform",

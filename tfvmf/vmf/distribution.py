@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfvmf.vmf import checks, functions, special
+from tfvmf.vmf import functions, special
 from tfvmf.vmf.marginal import draw_angles
 
 
@@ -82,7 +82,7 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
         """mu, kappa, and the dimension in float64."""
         mu = tf.convert_to_tensor(self.mean_direction)
         kappa = tf.convert_to_tensor(self.concentration)
-        return mu, kappa, tf.cast(checks.last_axis(mu), tf.float64)
+        return mu, kappa, tf.cast(functions.last_axis(mu), tf.float64)
 
     def _sample_control_dependencies(self, samples: tf.Tensor) -> list[tf.Operation]:
         # As for mean_direction: the same tolerance, and ValueError where the value is known.
@@ -90,13 +90,13 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
             raise ValueError(
                 f"value must have the last axis {self.event_shape[-1]}, got {samples.shape}"
             )
-        return checks.check_direction(samples, "value", True) if self.validate_args else []
+        return functions.check_direction(samples, "value", True) if self.validate_args else []
 
     def _parameter_control_dependencies(self, is_init: bool) -> list[tf.Operation]:
         assertions = []
         for name, parameter, check in (
-            ("mean_direction", self.mean_direction, checks.check_direction),
-            ("concentration", self.concentration, checks.check_concentration),
+            ("mean_direction", self.mean_direction, functions.check_direction),
+            ("concentration", self.concentration, functions.check_concentration),
         ):
             # Variables may change: they are checked whenever they are used.
             is_variable = not isinstance(parameter, tf.Tensor)

@@ -8,49 +8,55 @@ Differences are taken between log F for kappa < d and between log F - kappa abov
 `special`): at kappa = 1e7 the plain form would lose 7 of its 16 digits.
 
 Arguments of all of them: concentrations `kappa` [...], finite and >= 0; mean directions `mu`
-[..., d] of length 1; the dimension `dim`, integers d from 2 to 8192 that broadcast with kappa; and
-`validate_args`, which checks symbolic arguments too (known values are always checked). Results are
-in nats where they are logarithms.
+[..., d] of length 1; and the dimension `dim`, integers d from 2 to 8192 that broadcast with kappa.
+Values that are known (eager tensors, constants, NumPy, Python) are checked, and raise ValueError.
+Results are in nats where they are logarithms.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfvmf.vmf import checks, special
+from tfvmf.vmf import special
 
 # From Banerjee's guess (6e-2 off at worst): 5e-3, 3e-5, then rounding error after 1, 2, 3 steps.
 _NEWTON_STEPS = 3
+# How far from 1 the length of a direction may be: bfloat16 inputs, normalized before they were
+# rounded, are off by up to 4e-3.
+_UNIT_TOLERANCE = 5e-3
+_MOST_DIMENSIONS = 8192
 
 
-def log_normalizer(kappa: Any, dim: Any, *, validate_args: bool = False) -> tf.Tensor:
+def log_normalizer(kappa: Any, dim: Any) -> tf.Tensor:
     """The log-normalizer log C_d(kappa) = (d/2-1) log kappa - (d/2) log 2pi - log I_{d/2-1}(kappa).
 
     At kappa = 0 it is minus the log of the sphere's area. The derivative is -A_d(kappa).
     """
-    kappa, kappa64, dim = _prepare(kappa, dim, validate_args)
+    kappa, kappa64, dim = _prepare(kappa, dim)
     return tf.cast(-special.log_area(dim) - special.log_growth(kappa64, dim)[0], kappa.dtype)
 
 
-def mean_resultant_length(kappa: Any, dim: Any, *, validate_args: bool = False) -> tf.Tensor:
+def mean_resultant_length(kappa: Any, dim: Any) -> tf.Tensor:
     """A_d(kappa) = I_{d/2}(kappa) / I_{d/2-1}(kappa) = E[mu.x], in [0, 1).
 
     The derivative is 1 - A_d^2 - (d-1) A_d / kappa.
     """
-    kappa, kappa64, dim = _prepare(kappa, dim, validate_args)
+    kappa, kappa64, dim = _prepare(kappa, dim)
     return tf.cast(special.resultant(kappa64, dim)[0], kappa.dtype)
 
 
-def inverse_mean_resultant_length(r: Any, dim: Any, *, validate_args: bool = False) -> tf.Tensor:
+def inverse_mean_resultant_length(r: Any, dim: Any) -> tf.Tensor:
     """The kappa with A_d(kappa) = r: the maximum-likelihood estimate for |mean of x| = r in [0, 1).
 
     In float32 r itself limits the answer: near 1 its spacing is 6e-8, and kappa is about
     (d-1) / (2 (1-r)). The derivative is 1 / A_d'(kappa).
     """
-    (r,) = checks.to_common_float(r)
-    r = checks.after(checks.check_resultant(r, "r", validate_args), r)
-    dim = _dimension(dim, validate_args)
+    (r,) = _to_common_float(r)
+    in_range = lambda value: (value >= 0) & (value < 1)  # noqa: E731
+    _check(r, in_range, "r must be at least 0 and below 1")
+    dim = _dimension(dim)
 
     @tf.custom_gradient
     def invert(r: tf.Tensor) -> Any:
@@ -69,26 +75,24 @@ def inverse_mean_resultant_length(r: Any, dim: Any, *, validate_args: bool = Fal
     return tf.cast(invert(r64 + tf.zeros_like(dim)), r.dtype)
 
 
-def kl_to_uniform(kappa: Any, dim: Any, *, validate_args: bool = False) -> tf.Tensor:
+def kl_to_uniform(kappa: Any, dim: Any) -> tf.Tensor:
     """KL(vMF(mu, kappa) || uniform) = kappa A_d + log C_d(kappa) - log C_d(0) >= 0."""
-    kappa, kappa64, dim = _prepare(kappa, dim, validate_args)
+    kappa, kappa64, dim = _prepare(kappa, dim)
     return tf.cast(special.kl_to_uniform(kappa64, dim), kappa.dtype)
 
 
-def entropy(kappa: Any, dim: Any, *, validate_args: bool = False) -> tf.Tensor:
+def entropy(kappa: Any, dim: Any) -> tf.Tensor:
     """The entropy -log C_d(kappa) - kappa A_d(kappa), at most the log of the sphere's area."""
-    kappa, kappa64, dim = _prepare(kappa, dim, validate_args)
+    kappa, kappa64, dim = _prepare(kappa, dim)
     return tf.cast(special.log_area(dim) - special.kl_to_uniform(kappa64, dim), kappa.dtype)
 
 
-def kl_divergence(
-    mu1: Any, kappa1: Any, mu2: Any, kappa2: Any, *, validate_args: bool = False
-) -> tf.Tensor:
+def kl_divergence(mu1: Any, kappa1: Any, mu2: Any, kappa2: Any) -> tf.Tensor:
     """KL(vMF(mu1, kappa1) || vMF(mu2, kappa2)).
 
     = log C(kappa1) - log C(kappa2) + A_d(kappa1) (kappa1 - kappa2 mu1.mu2) >= 0.
     """
-    dtype, mu1, kappa1, mu2, kappa2, dim = _prepare_pair(mu1, kappa1, mu2, kappa2, validate_args)
+    dtype, mu1, kappa1, mu2, kappa2, dim = _prepare_pair(mu1, kappa1, mu2, kappa2)
     log_f1, log_f1_minus = special.log_growth(kappa1, dim)
     log_f2, log_f2_minus = special.log_growth(kappa2, dim)
     ratio, gap = special.resultant(kappa1, dim)
@@ -101,15 +105,13 @@ def kl_divergence(
     return tf.cast(lengths + turn, dtype)
 
 
-def log_expected_likelihood(
-    mu1: Any, kappa1: Any, mu2: Any, kappa2: Any, *, validate_args: bool = False
-) -> tf.Tensor:
+def log_expected_likelihood(mu1: Any, kappa1: Any, mu2: Any, kappa2: Any) -> tf.Tensor:
     """The log of the integral of p(x; mu1, kappa1) p(x; mu2, kappa2) over the sphere.
 
     = log C(kappa1) + log C(kappa2) - log C(|kappa1 mu1 + kappa2 mu2|), the mutual likelihood of two
     embeddings, which discounts the ones that are unsure.
     """
-    dtype, mu1, kappa1, mu2, kappa2, dim = _prepare_pair(mu1, kappa1, mu2, kappa2, validate_args)
+    dtype, mu1, kappa1, mu2, kappa2, dim = _prepare_pair(mu1, kappa1, mu2, kappa2)
     product = kappa1 * kappa2
     squared = tf.square(kappa1 - kappa2) + product * tf.reduce_sum(tf.square(mu1 + mu2), axis=-1)
     # The root's derivative is infinite at 0, where the kernel's own is 0.
@@ -129,38 +131,95 @@ def log_expected_likelihood(
     return tf.cast(growth - special.log_area(dim), dtype)
 
 
-def expected_likelihood_kernel(
-    mu1: Any, kappa1: Any, mu2: Any, kappa2: Any, *, validate_args: bool = False
-) -> tf.Tensor:
-    """The kernel itself. Above d = 100 it overflows float32 at any kappa: prefer its log there."""
-    return tf.exp(log_expected_likelihood(mu1, kappa1, mu2, kappa2, validate_args=validate_args))
-
-
-def _prepare(kappa: Any, dim: Any, validate_args: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _prepare(kappa: Any, dim: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The concentration as given; it and the dimension in float64."""
-    (kappa,) = checks.to_common_float(kappa)
-    kappa = checks.after(checks.check_concentration(kappa, "kappa", validate_args), kappa)
-    return kappa, tf.cast(kappa, tf.float64), _dimension(dim, validate_args)
+    (kappa,) = _to_common_float(kappa)
+    check_concentration(kappa, "kappa")
+    return kappa, tf.cast(kappa, tf.float64), _dimension(dim)
 
 
-def _dimension(dim: Any, validate_args: bool) -> tf.Tensor:
+def _dimension(dim: Any) -> tf.Tensor:
     dim = tf.convert_to_tensor(dim)
-    return tf.cast(checks.after(checks.check_dimension(dim, "dim", validate_args), dim), tf.float64)
+    _check_dimension(dim, "dim")
+    return tf.cast(dim, tf.float64)
 
 
-def _prepare_pair(
-    mu1: Any, kappa1: Any, mu2: Any, kappa2: Any, validate_args: bool
-) -> tuple[Any, ...]:
+def _prepare_pair(mu1: Any, kappa1: Any, mu2: Any, kappa2: Any) -> tuple[Any, ...]:
     """The result's type, the four arguments in float64 and the dimension."""
-    mu1, kappa1, mu2, kappa2 = checks.to_common_float(mu1, kappa1, mu2, kappa2)
-    assertions = [
-        *checks.check_direction(mu1, "mu1", validate_args),
-        *checks.check_concentration(kappa1, "kappa1", validate_args),
-        *checks.check_direction(mu2, "mu2", validate_args),
-        *checks.check_concentration(kappa2, "kappa2", validate_args),
-    ]
+    mu1, kappa1, mu2, kappa2 = _to_common_float(mu1, kappa1, mu2, kappa2)
+    for number, mu, kappa in ((1, mu1, kappa1), (2, mu2, kappa2)):
+        check_direction(mu, f"mu{number}")
+        check_concentration(kappa, f"kappa{number}")
     if not mu1.shape[-1:].is_compatible_with(mu2.shape[-1:]):
         raise ValueError(f"mu1 and mu2 must have one last axis, got {mu1.shape} and {mu2.shape}")
-    mu1 = checks.after(assertions, mu1)
-    dim = checks.last_axis(mu1 if mu2.shape[-1] is None else mu2)
+    dim = last_axis(mu1 if mu2.shape[-1] is None else mu2)
     return mu1.dtype, *(tf.cast(t, tf.float64) for t in (mu1, kappa1, mu2, kappa2, dim))
+
+
+def _to_common_float(*values: Any) -> list[tf.Tensor]:
+    """Tensors of the widest floating type among the values; Python numbers follow the others."""
+    known = [tf.as_dtype(value.dtype) for value in values if hasattr(value, "dtype")]
+    floats = [dtype for dtype in known if dtype.is_floating]
+    dtype = max(floats, key=lambda dtype: dtype.size, default=tf.float32)
+    return [
+        tf.cast(value, dtype) if hasattr(value, "dtype") else tf.convert_to_tensor(value, dtype)
+        for value in values
+    ]
+
+
+# ---- Checks: they raise ValueError for known values, and return the assertions that symbolic ones
+# wait for, if any: a graph is checked on request only.
+
+
+def check_concentration(kappa: tf.Tensor, name: str, in_graph: bool = False) -> list[tf.Operation]:
+    """Refuses a concentration that is negative, infinite or NaN."""
+    requirement = f"{name} must be finite and at least 0"
+    return _check(kappa, lambda value: (value >= 0) & (value < np.inf), requirement, in_graph)
+
+
+def _check_dimension(dim: tf.Tensor, name: str, in_graph: bool = False) -> list[tf.Operation]:
+    """Refuses a dimension that is not whole, or outside of the range that was measured."""
+
+    def is_valid(value: Any) -> Any:
+        return (value >= 2) & (value <= _MOST_DIMENSIONS) & (value % 1 == 0)
+
+    return _check(
+        dim, is_valid, f"{name} must be an integer from 2 to {_MOST_DIMENSIONS}", in_graph
+    )
+
+
+def check_direction(mu: tf.Tensor, name: str, in_graph: bool = False) -> list[tf.Operation]:
+    """Refuses directions, [..., d], that have d < 2 or a length other than 1."""
+    if mu.shape.rank == 0:
+        raise ValueError(f"{name} must be a vector or a batch of vectors, got a scalar")
+    assertions = _check_dimension(last_axis(mu), f"the last axis of {name}", in_graph)
+    value = tf.get_static_value(mu)
+    if value is not None:
+        length = np.linalg.norm(value.astype(float), axis=-1)
+    elif in_graph:
+        length = tf.norm(tf.cast(mu, tf.float32), axis=-1)
+    else:
+        return assertions
+    is_unit = lambda length: abs(length - 1) <= _UNIT_TOLERANCE  # noqa: E731
+    return assertions + _check(length, is_unit, f"{name} must have length 1", in_graph)
+
+
+def last_axis(mu: tf.Tensor) -> tf.Tensor:
+    """The size of the last axis, constant if it is known."""
+    static = mu.shape[-1] if mu.shape.rank else None
+    return tf.shape(mu)[-1] if static is None else tf.constant(static)
+
+
+def _check(
+    given: Any, is_valid: Callable[[Any], Any], requirement: str, in_graph: bool = False
+) -> list[tf.Operation]:
+    value = tf.get_static_value(given) if tf.is_tensor(given) else given
+    if value is not None:
+        value = np.asarray(value)
+        valid = is_valid(value)
+        if not np.all(valid):
+            raise ValueError(f"{requirement}, got {value[np.logical_not(valid)][0]}")
+        return []
+    if not in_graph:
+        return []
+    return [tf.debugging.Assert(tf.reduce_all(is_valid(given)), [f"{requirement}, got", given], 8)]

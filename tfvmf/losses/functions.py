@@ -1,0 +1,433 @@
+"""The losses as functions of tensors: they know nothing of models, data or replicas.
+
+The paper's two terms on the concentration (`concentration_terms`) are smallest, for fixed
+directions, at
+
+    kappa* = l_align / (2 l_reg) * E[mu_1.mu_2],
+
+5 E[cos] with the paper's weights 0.05 and 0.005: kappa learns how well two views of an image will
+agree, on a scale that the weights set. With the exact penalty of the von Mises-Fisher distribution
+in place of the square, and the weight of the alignment for both, the minimum is
+
+    kappa* = A_d^{-1}(E[mu_1.mu_2]),
+
+the maximum-likelihood concentration: a scale of the order of d that no weight moves.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfvmf import vmf
+from tfvmf.settings import AGGREGATIONS, REGULARIZERS
+
+# Similarities in one matrix, 64 MiB of float32: those of 2048 images. A few such matrices are in
+# memory at a time, so larger batches are cut into parts of a quarter.
+_MAX_MATRIX_ELEMENTS = 1 << 24
+
+
+def cosine(direction_1: tf.Tensor, direction_2: tf.Tensor) -> tf.Tensor:
+    """Cosines mu_1.mu_2 [B] of unit vectors [B, d], row by row."""
+    return tf.reduce_sum(direction_1 * direction_2, axis=-1)
+
+
+# ---- The concentration.
+
+
+def concentration_terms(
+    cosines: Sequence[tf.Tensor],
+    concentrations: Sequence[tf.Tensor],
+    *,
+    align_weight: float = 0.05,
+    penalty_weight: float = 0.005,
+    regularizer: str = "l2",
+    dimension: int | None = None,
+) -> dict[str, tf.Tensor]:
+    """The paper's two terms on the concentration, already weighted.
+
+        alignment = -l_align * sum over views v of mean(kappa_v * cos_v)
+        penalty   =  l_reg   * sum over views v of mean(kappa_v^2)
+
+    Where both views have the same cosine, the alignment is the paper's term
+    -mean((kappa_1 + kappa_2) mu_1.mu_2) in the linear form: its code takes log(exp(x) + 1e-6),
+    which overflows and says the same. A method with stopped targets has one cosine per view, and
+    each view answers for its own alignment only.
+
+    With the regularizer `vmf` the two are the negative log-likelihood of a von Mises-Fisher
+    distribution, weighted by l_align / d, since kappa then grows as d does: the penalty is
+    log C_d(0) - log C_d(kappa), whose slope A_d(kappa) stays below 1.
+
+    Args:
+        cosines: For each view the cosine [B] with the direction that it is aligned with.
+        concentrations: For each view its kappa [B].
+        align_weight: l_align.
+        penalty_weight: l_reg, of the l2 regularizer.
+        regularizer: `l2`, the paper's, or `vmf`, the exact -log C_d(kappa).
+        dimension: Length d of the directions, for `vmf`.
+
+    Returns:
+        The scalars `alignment` and `penalty`, to be added to a contrastive loss.
+    """
+    if regularizer not in REGULARIZERS:
+        raise ValueError(f"regularizer must be one of {', '.join(REGULARIZERS)}, not {regularizer}")
+    if regularizer == "l2":
+        weight, penalties = penalty_weight, [tf.square(kappa) for kappa in concentrations]
+    elif dimension is None:
+        raise ValueError("the regularizer vmf needs the dimension of the directions")
+    else:
+        weight = align_weight = align_weight / dimension
+        at_zero = vmf.log_normalizer(tf.zeros([], concentrations[0].dtype), dimension)
+        penalties = [at_zero - vmf.log_normalizer(kappa, dimension) for kappa in concentrations]
+    pairs = zip(concentrations, cosines, strict=True)
+    return {
+        "alignment": align_weight
+        * -tf.add_n([tf.reduce_mean(kappa * cos) for kappa, cos in pairs]),
+        "penalty": weight * tf.add_n([tf.reduce_mean(values) for values in penalties]),
+    }
+
+
+def predicted_cosine(
+    concentration: tf.Tensor, *, align_weight: float, penalty_weight: float
+) -> tf.Tensor:
+    """The E[cos] that a kappa [...], learned under the l2 penalty, stands for.
+
+    It is kappa / 5 with the paper's weights; without a penalty kappa has no scale.
+    """
+    if align_weight <= 0.0 or penalty_weight <= 0.0:
+        raise ValueError("without alignment or penalty kappa predicts no cosine")
+    return concentration * (2.0 * penalty_weight / align_weight)
+
+
+# ---- Contrastive losses: views find each other in a batch.
+
+
+def nt_xent(
+    direction_1: tf.Tensor,
+    direction_2: tf.Tensor,
+    *,
+    temperature: float = 0.5,
+    candidates_1: tf.Tensor | None = None,
+    candidates_2: tf.Tensor | None = None,
+    first_row: tf.Tensor | int = 0,
+    max_matrix_elements: int = _MAX_MATRIX_ELEMENTS,
+) -> tf.Tensor:
+    """Normalized-temperature cross entropy: each view must find its partner among all views.
+
+        loss_i = -log( exp(z_i.z_j / t) / sum_{k != i} exp(z_i.z_k / t) )
+
+    averaged over the 2B views i, with j the other view of the same image and k running over all
+    views but i itself. Computed as a log-softmax: nothing is exponentiated that could overflow.
+    The similarities of more than 2048 images with each other are computed in parts, twice: memory
+    grows with the batch and not with its square.
+
+    Args:
+        direction_1: Unit vectors [B, d] of the first views.
+        direction_2: Unit vectors [B, d] of the second views, row by row the partners.
+        temperature: t > 0.
+        candidates_1: First views of the whole batch [G, d] when the B rows here are only one
+            replica's share of it; the rows themselves by default.
+        candidates_2: The same of the second views.
+        first_row: Row of the candidates at which `direction_1` starts.
+        max_matrix_elements: Similarities in one matrix; more are computed in parts.
+
+    Returns:
+        The mean loss over the 2B views, a scalar.
+    """
+    direction_1, direction_2 = _pair(direction_1, direction_2, temperature)
+    if (candidates_1 is None) != (candidates_2 is None):
+        raise ValueError("candidates_1 and candidates_2 must be given together")
+    candidates_1 = direction_1 if candidates_1 is None else candidates_1
+    candidates_2 = direction_2 if candidates_2 is None else candidates_2
+    anchors = tf.concat([direction_1, direction_2], axis=0)
+    candidates = tf.concat([candidates_1, candidates_2], axis=0)
+    rows, total = tf.shape(direction_1)[0], tf.shape(candidates_1)[0]
+    own = first_row + tf.range(rows)
+    self_columns = tf.concat([own, own + total], axis=0)
+    partner_columns = tf.concat([own + total, own], axis=0)
+    sizes = anchors.shape[0], candidates.shape[0]
+    if None in sizes or sizes[0] * sizes[1] > max_matrix_elements:
+        partners = tf.gather(candidates, partner_columns)
+        found = tf.reduce_sum(anchors * partners, axis=1) / temperature
+        chunk = tf.maximum(max_matrix_elements // (8 * total), 1)
+        among = _chunked_log_normalizer(
+            anchors, candidates, self_columns, temperature=temperature, chunk=chunk
+        )
+        return tf.reduce_mean(among - found)
+    logits = tf.matmul(anchors, candidates, transpose_b=True) / temperature
+    itself = tf.one_hot(self_columns, 2 * total, on_value=True, off_value=False)
+    # The smallest float, not -inf: the gradient of a masked entry stays 0 and never NaN.
+    logits = tf.where(itself, logits.dtype.min, logits)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(partner_columns, logits)
+    return tf.reduce_mean(losses)
+
+
+def copies(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
+    """The same tensor several times, for uses whose gradients are added in a fixed order.
+
+    TensorFlow adds the gradients of three uses or more by AddN, which starts with whichever input
+    happens to have a buffer of its own at that moment: the sum then differs in its last bit from
+    run to run. (Two gradients give the same sum in either order.) Stacked and reduced they are
+    added as listed, and no graph optimization turns that into an AddN.
+    """
+
+    @tf.custom_gradient
+    def copied(x: tf.Tensor) -> Any:
+        def gradient(*upstream: tf.Tensor) -> tf.Tensor:
+            return tf.reduce_sum(tf.stack(upstream), axis=0)
+
+        return [tf.identity(x) for _ in range(count)], gradient
+
+    return copied(tensor)
+
+
+def _similarities(
+    anchors: tf.Tensor, candidates: tf.Tensor, own: tf.Tensor, temperature: float
+) -> tf.Tensor:
+    """Logits a_i.c_k / t [..., R, N], with the smallest float where k is the anchor itself."""
+    dtype = anchors.dtype
+    itself = tf.one_hot(
+        own, tf.shape(candidates)[-2], on_value=dtype.min, off_value=0.0, dtype=dtype
+    )
+    return tf.matmul(anchors * (1.0 / temperature), candidates, transpose_b=True) + itself
+
+
+def _chunked_log_normalizer(
+    anchors: tf.Tensor,
+    candidates: tf.Tensor,
+    own: tf.Tensor,
+    *,
+    temperature: float,
+    chunk: int | tf.Tensor,
+) -> tf.Tensor:
+    """The log [R] of sum_{k != own_i} exp(a_i.c_k / t) of anchors [R, d] among candidates [N, d].
+
+    Computed for `chunk` anchors at a time, and again for the gradient: chunk * N floats are in
+    memory, whatever the number of anchors, for half as much work again.
+    """
+    anchors, candidates = tf.convert_to_tensor(anchors), tf.convert_to_tensor(candidates)
+    rows = tf.shape(anchors)[0]
+
+    def similarities(start: tf.Tensor, stop: tf.Tensor, a: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
+        return _similarities(a[start:stop], c, own[start:stop], temperature)
+
+    @tf.custom_gradient
+    def normalizer(a: tf.Tensor, c: tf.Tensor) -> Any:
+        def forward(start: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            stop = tf.minimum(start + chunk, rows)
+            part = tf.reduce_logsumexp(similarities(start, stop, a, c), axis=1)
+            return stop, _put(sums, start, part)
+
+        log_sums = _loop(forward, rows, tf.zeros(rows, a.dtype))[0]
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            def backward(
+                start: tf.Tensor, to_a: tf.Tensor, to_c: tf.Tensor
+            ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+                stop = tf.minimum(start + chunk, rows)
+                weights = tf.exp(similarities(start, stop, a, c) - log_sums[start:stop, None])
+                weights *= upstream[start:stop, None] * (1.0 / temperature)
+                to_c += tf.matmul(weights, a[start:stop], transpose_a=True)
+                return stop, _put(to_a, start, tf.matmul(weights, c)), to_c
+
+            to_a, to_c = _loop(backward, rows, tf.zeros_like(a), tf.zeros_like(c))
+            return to_a, to_c
+
+        return log_sums, gradient
+
+    return normalizer(anchors, candidates)
+
+
+def _put(whole: tf.Tensor, start: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    """The whole with a part of its rows replaced."""
+    rows = start + tf.range(tf.shape(part)[0])
+    return tf.tensor_scatter_nd_update(whole, rows[:, None], part)
+
+
+def _loop(step: Any, rows: tf.Tensor, *state: tf.Tensor) -> list[tf.Tensor]:
+    """Runs step(start, *state) -> (next start, *state) over all rows, one at a time."""
+    results = tf.while_loop(
+        lambda start, *_: start < rows,
+        step,
+        [tf.constant(0), *state],
+        parallel_iterations=1,  # several would hold several chunks
+    )
+    return list(results[1:])
+
+
+def _pair(first: tf.Tensor, second: tf.Tensor, temperature: float) -> list[tf.Tensor]:
+    """Both views as tensors; refuses what cannot be views of the same images."""
+    if temperature <= 0.0:
+        raise ValueError(f"temperature must be positive, not {temperature}")
+    first, second = map(tf.convert_to_tensor, (first, second))
+    if not (first.shape.rank == 2 and first.shape.is_compatible_with(second.shape)):
+        raise ValueError(
+            f"the views have the shapes {first.shape} and {second.shape}: expected unit vectors "
+            "[B, d], row by row of the same image"
+        )
+    return [first, second]
+
+
+def mc_infonce(
+    direction_1: tf.Tensor,
+    concentration_1: tf.Tensor,
+    direction_2: tf.Tensor,
+    concentration_2: tf.Tensor,
+    *,
+    seed: Any,
+    temperature: float = 0.5,
+    num_samples: int = 64,
+    aggregation: str = "mean_log",
+    rows: int | None = None,
+    first_row: tf.Tensor | int = 0,
+    chunk: int = 4,
+) -> tf.Tensor:
+    """NT-Xent between samples z ~ vMF(mu, kappa) of all views, over many draws.
+
+        p_is = exp(z_is.z_js / t) / sum_{k != i} exp(z_is.z_ks / t),   s = 1 ... num_samples
+
+    with j the partner of view i. `mean_log` is the paper's adaptation, -mean_s log p_is;
+    `logmeanexp` the original method's, -log mean_s p_is.
+
+    Memory is chunk * (2B)^2 floats, whatever `num_samples`: a chunk of samples keeps only its
+    normalizers, and its similarities are computed again for the gradient.
+
+    Args:
+        direction_1: Unit vectors [G, d] of the first views of the whole batch.
+        concentration_1: Their concentrations [G].
+        direction_2: The same of the second views.
+        concentration_2: The same of the second views.
+        seed: Two integers (stateless): the same seed draws the same samples.
+        temperature: t > 0.
+        num_samples: Draws from each distribution.
+        aggregation: `mean_log` or `logmeanexp`.
+        rows: How many images of the batch are averaged here (a replica's share); all by default.
+        first_row: The first of them.
+        chunk: Draws compared at a time.
+
+    Returns:
+        The mean loss over 2 * rows views, a scalar.
+    """
+    direction_1, direction_2 = _pair(direction_1, direction_2, temperature)
+    if num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1, not {num_samples}")
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, not {chunk}")
+    if aggregation not in AGGREGATIONS:
+        raise ValueError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, not {aggregation}")
+    directions = tf.concat([direction_1, direction_2], axis=0)
+    concentrations = tf.concat([concentration_1, concentration_2], axis=0)
+    samples = vmf.VonMisesFisher(directions, concentrations).sample(num_samples, seed=seed)
+
+    total = tf.shape(direction_1)[0]
+    own = first_row + tf.range(total if rows is None else rows)
+    anchors, partners = tf.concat([own, own + total], 0), tf.concat([own + total, own], 0)
+    sizes = [min(chunk, num_samples - start) for start in range(0, num_samples, chunk)]
+    log_p = [
+        _log_probability(part, anchors, partners, temperature)
+        for part in tf.split(samples, sizes, axis=0)
+    ]
+    log_p = tf.concat(log_p, axis=0)  # [num_samples, 2 * rows]
+    if aggregation == "mean_log":
+        return -tf.reduce_mean(log_p)
+    over_samples = tf.reduce_logsumexp(log_p, axis=0) - tf.math.log(float(num_samples))
+    return -tf.reduce_mean(over_samples)
+
+
+def _log_probability(
+    samples: tf.Tensor, anchors: tf.Tensor, partners: tf.Tensor, temperature: float
+) -> tf.Tensor:
+    """Log-probabilities [S, R] that the anchors [R] of samples [S, N, d] find their partners."""
+    samples_1, samples_2, samples_3 = copies(samples, 3)
+    views = tf.gather(samples_1, anchors, axis=1)
+    found = tf.reduce_sum(views * tf.gather(samples_2, partners, axis=1), axis=-1) / temperature
+    return found - _log_normalizer(views, samples_3, anchors, temperature)
+
+
+def _log_normalizer(
+    views: tf.Tensor, samples: tf.Tensor, anchors: tf.Tensor, temperature: float
+) -> tf.Tensor:
+    """The log of sum_{k != i} exp(z_i.z_k / t), [S, R]; its gradient computes the terms again."""
+
+    def similarities() -> tf.Tensor:
+        return _similarities(views, samples, anchors, temperature)
+
+    @tf.custom_gradient
+    def normalizer(views: tf.Tensor, samples: tf.Tensor) -> Any:
+        log_sums = tf.reduce_logsumexp(similarities(), axis=-1)
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            weights = tf.exp(similarities() - log_sums[..., None])
+            weights *= upstream[..., None] * (1.0 / temperature)
+            return tf.matmul(weights, samples), tf.matmul(weights, views, transpose_a=True)
+
+        return log_sums, gradient
+
+    return normalizer(views, samples)
+
+
+# ---- Losses that predict the other view: its direction (SimSiam, BYOL), its prototypes (SwAV).
+
+
+def negative_cosine(predicted: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """SimSiam's loss -mean(p.z), in [-1, 1].
+
+    Args:
+        predicted: Unit vectors [B, d].
+        target: Unit vectors [B, d]; no gradient flows into them.
+
+    Returns:
+        A scalar.
+    """
+    return -tf.reduce_mean(cosine(predicted, tf.stop_gradient(target)))
+
+
+def squared_distance(predicted: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """BYOL's loss mean(|p - z|^2) = 2 - 2 mean(p.z), in [0, 4].
+
+    Arguments and result as of `negative_cosine`.
+    """
+    return 2.0 + 2.0 * negative_cosine(predicted, target)
+
+
+def sinkhorn(scores: tf.Tensor, *, epsilon: float = 0.05, iterations: int = 3) -> tf.Tensor:
+    """Assigns samples to prototypes so that all prototypes get the same share.
+
+    Solves max over Q of <Q, scores> + epsilon H(Q), Q >= 0, where every row of Q sums to 1 (a
+    sample is assigned once) and every column to B / K. Each iteration scales the columns, then
+    the rows: rows sum to 1 exactly, columns in the limit. Computed in logarithms and float32:
+    scores / epsilon = 20 overflows in half precision.
+
+    Args:
+        scores: Cosines [B, K] of the whole batch, over all replicas.
+        epsilon: Small values assign hard.
+        iterations: Of scaling columns and rows.
+
+    Returns:
+        Codes [B, K], without a gradient.
+    """
+    log_q = tf.stop_gradient(tf.cast(scores, tf.float32)) / epsilon
+    share = tf.math.log(
+        tf.cast(tf.shape(log_q)[0], tf.float32) / tf.cast(log_q.shape[1], tf.float32)
+    )
+    for _ in range(iterations):
+        log_q += share - tf.reduce_logsumexp(log_q, axis=0, keepdims=True)
+        log_q -= tf.reduce_logsumexp(log_q, axis=1, keepdims=True)
+    return tf.exp(log_q)
+
+
+def swapped_prediction(
+    codes: tf.Tensor, scores: tf.Tensor, *, temperature: float = 0.1
+) -> tf.Tensor:
+    """Cross entropy -mean over samples of sum over prototypes of q log softmax(scores / T).
+
+    Args:
+        codes: Assignments q [B, K] of one view.
+        scores: Cosines [B, K] of another view with the prototypes.
+        temperature: T.
+
+    Returns:
+        A scalar, log K for scores that know nothing.
+    """
+    entropy = tf.nn.softmax_cross_entropy_with_logits(codes, scores / temperature)
+    return tf.reduce_mean(entropy)
