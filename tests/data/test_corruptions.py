@@ -255,7 +255,7 @@ def test_noise_on_gray():
 def test_motion_blur_is_a_line():
     point = np.zeros((2, 31, 31, 1), np.float32)
     point[:, 15, 15] = 1
-    blurred = filters.motion_blur(point, radius=6, sigma=2, angles=np.array([0, 90], np.float32))
+    blurred = filters.motion_blur(point, 6, 2, angles=np.array([0, 90], np.float32))
     weights = np.exp(-(np.arange(13) ** 2) / 8)
     weights /= weights.sum()
     # The blur looks to the right (down at 90 degrees): the point leaves a trail to the left (up).
@@ -392,7 +392,7 @@ def test_wrong_images(bad, what):
 def test_does_not_need_tensorflow():
     program = """
 import sys
-import tfvmf.data.corruptions.cache
+import tfvmf.data.corruptions.corrupted
 assert not {"tensorflow", "keras", "cv2"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True)

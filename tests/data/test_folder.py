@@ -41,9 +41,8 @@ def test_flat_folder_is_unlabeled_and_split_without_overlap(flat):
 def test_streamed_and_in_memory_are_the_same(flat):
     memory = load(f"folder:{flat}", image_size=16)
     stream = load(f"folder:{flat}", image_size=16, memory_limit=0)
-    assert memory.in_memory
+    assert memory.array is not None
     assert isinstance(stream, FolderSource)
-    assert not stream.in_memory
     assert stream.array is None
     assert stream.size == memory.size
     np.testing.assert_array_equal(stream.images(), memory.array)
@@ -56,8 +55,8 @@ def test_streamed_and_in_memory_are_the_same(flat):
 
 def test_the_limit_is_on_the_decoded_bytes(flat):
     decoded = 60 * 16 * 16 * 3
-    assert load(f"folder:{flat}", "all", image_size=16, memory_limit=decoded).in_memory
-    assert not load(f"folder:{flat}", "all", image_size=16, memory_limit=decoded - 1).in_memory
+    assert load(f"folder:{flat}", "all", image_size=16, memory_limit=decoded).array is not None
+    assert load(f"folder:{flat}", "all", image_size=16, memory_limit=decoded - 1).array is None
 
 
 def test_class_folders_are_labels_in_the_order_of_their_names(tmp_path):

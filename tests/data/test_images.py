@@ -263,9 +263,10 @@ def test_threads_share_the_memory_that_decoding_takes(rng, monkeypatch):
     # One that wants more than there is gets all of it, alone.
     large = encode(Image.new("RGB", (2048, 1024)))
     assert read_images([large, *[file] * 4, large], 16).shape == (6, 16, 16, 3)
-    assert images.memory.take(budget) == budget
-    images.memory.reset()  # as in a forked process
-    assert images.memory.take(budget) == budget
+    with images.memory.taking(budget):
+        images.memory.reset()  # as in a forked process
+        with images.memory.taking(budget):
+            pass
 
 
 def test_many_images_keep_their_order_and_count_the_broken(rng):

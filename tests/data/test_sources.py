@@ -21,7 +21,7 @@ def test_digits_have_the_contract_of_a_source(digits):
         assert source.split == split
         assert source.size == len(source) == size
         assert source.image_shape == (32, 32, 3)
-        assert source.in_memory
+        assert source.array is not None
         assert source.array.dtype == np.uint8
         assert source.array.shape == (size, 32, 32, 3)
         assert source.labels.dtype == np.int32
@@ -101,7 +101,7 @@ def test_a_subset_is_a_source(digits):
     np.testing.assert_array_equal(subset.labels, source.labels[chosen])
     assert (subset.name, subset.split, len(subset)) == ("digits", "test", 3)
     assert (subset.class_names, subset.num_classes) == (source.class_names, 10)
-    assert subset.in_memory
+    assert subset.array is not None
     assert subset.subset(np.array([2])).whole_size == source.whole_size == 400
     # An image keeps its name, in a subset of a subset too.
     assert subset.subset(np.array([2])).file(0) == source.file(7) == "digits/test:7"

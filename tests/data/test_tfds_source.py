@@ -1,5 +1,6 @@
 import concurrent.futures
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -71,7 +72,6 @@ def test_split_expressions(shuffled, images):
 def test_the_cache_gives_what_memory_gives(shuffled):
     memory = load("tiny", "train", data_dir=shuffled, image_size=24)
     cached = load("tiny", "train", data_dir=shuffled, image_size=24, memory_limit=0)
-    assert not cached.in_memory
     assert cached.array is None
     np.testing.assert_array_equal(cached.images(), memory.array)
     np.testing.assert_array_equal(cached.images(2, 5), memory.array[2:5])
@@ -102,6 +102,24 @@ def test_the_cache_is_built_once_and_again_when_damaged(shuffled, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=0))
     with pytest.raises(UserError, match="TFVMF_CACHE"):
         read(image_size=9)
+
+
+def test_caches_that_nobody_used_for_a_month_are_removed(tmp_path):
+    def want(name):
+        chunks = [np.zeros((2, 8, 8, 3), np.uint8)]
+        cache.load_or_build({"name": name}, (2, 8, 8, 3), chunks=lambda: chunks, columns=dict)
+
+    for name in ("old", "used", "older"):
+        want(name)
+    mine = cache.cache_dir() / "mine"  # not a cache by its name
+    mine.mkdir()
+    np.save(mine / "images.npy", np.zeros(3))
+    for file in [*cache.cache_dir().glob("*/*"), *cache.cache_dir().glob("*")]:
+        os.utime(file, (0, 0))
+    want("used")  # again
+    want("new")
+    found = sorted(path.name.split("-")[0] for path in cache.cache_dir().iterdir() if path.is_dir())
+    assert found == ["mine", "new", "used"]
 
 
 def test_those_who_want_the_same_cache_wait_for_the_first():

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,15 +47,6 @@ class Request:
         return self.bytes(count) <= self.memory_limit
 
 
-class About(TypedDict, total=False):
-    """What may be known of the images of a source; see there."""
-
-    labels: np.ndarray | None
-    class_names: list[str] | None
-    num_classes: int
-    files: Sequence[str] | None
-
-
 class Source(abc.ABC):
     """Images with random access by index, in an order that never changes.
 
@@ -73,37 +64,53 @@ class Source(abc.ABC):
         files: path of each image's file, or None when the images are not files of their own.
         broken: {file: reason} of the files that were left out because they cannot be read.
         divided: whether the split was made here, by a hash, of data that come without one.
+        native_size: height and width of the images as they are stored (the shorter side, where
+            they are no squares), or None when they have not all the same.
     """
 
     broken: Mapping[str, str] = {}
     divided = False
+    native_size: int | None = None
 
-    def __init__(self, request: Request, *, size: int, **about: Unpack[About]) -> None:
-        self.name = request.spec
-        self.split = request.split
-        self.size = size
+    def __init__(
+        self,
+        request: Request,
+        *,
+        size: int,
+        labels: np.ndarray | None = None,
+        class_names: list[str] | None = None,
+        num_classes: int = 0,
+        files: Sequence[str] | None = None,
+    ) -> None:
+        self._request = request
+        self.name, self.split, self.size = request.spec, request.split, size
         self.image_shape = (request.image_size, request.image_size, 3)
-        self.files = about.get("files")
-        self.labels: np.ndarray | None = None
-        self.class_names: list[str] | None = None
-        self.num_classes = 0
+        self.files, self.labels = files, labels
+        self.class_names = None if labels is None else class_names
+        self.num_classes = 0 if labels is None else len(class_names or ()) or num_classes
+        check_classes(self.name, self.num_classes)
         if size < 1:
             raise UserError(f"{self.name}: split '{self.split}' holds no images")
-        if (labels := about.get("labels")) is not None:
-            self.class_names = about.get("class_names")
-            self.num_classes = len(self.class_names or ()) or about.get("num_classes", 0)
-            check_classes(self.name, self.num_classes)
-            self.labels = self._checked(labels)
+        if labels is None:
+            return
+        if labels.shape != (size,):
+            raise UserError(
+                f"{self.name}: {size} images but labels of shape {list(labels.shape)} in split "
+                f"'{self.split}': expected one label per image"
+            )
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= self.num_classes:
+            raise UserError(
+                f"{self.name}: labels go from {low} to {high} in split '{self.split}', but "
+                f"{self.num_classes} classes allow 0 to {self.num_classes - 1}"
+            )
+        self.labels = labels.astype(np.int32)
+        self.labels.setflags(write=False)
 
     @property
     def array(self) -> np.ndarray | None:
         """All images, uint8 [N, H, W, 3], when they are in memory; else None."""
         return None
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether `array` holds the whole source."""
-        return self.array is not None
 
     @abc.abstractmethod
     def take(self, indices: np.ndarray) -> np.ndarray:
@@ -117,9 +124,22 @@ class Source(abc.ABC):
         """Which image it is: the path of its file, or `NAME/SPLIT:INDEX` where it has none."""
         return self.files[index] if self.files else f"{self.name}/{self.split}:{index}"
 
+    def class_name(self, label: int) -> str:
+        """The name of a class, or its number where it has none."""
+        return self.class_names[label] if self.class_names else str(label)
+
     def subset(self, indices: np.ndarray) -> "Source":
         """A view of the images at `indices` ([n], distinct), in that order."""
         return Subset(self, indices)
+
+    def native(self) -> "Source":
+        """The same images at `native_size`; this source where that is None, or its own size."""
+        from tfvmf.data import sources
+
+        if self.native_size in (None, self.image_shape[0]):
+            return self
+        request = dataclasses.replace(self._request, image_size=self.native_size)
+        return sources.SOURCES[sources.parse(request.spec)[1]](request)
 
     def as_dataset(
         self,
@@ -129,16 +149,13 @@ class Source(abc.ABC):
         labels: bool = False,
         drop_remainder: bool = False,
     ) -> "tf.data.Dataset":
-        """A `tf.data.Dataset` of batches, for `model.fit`, `model.predict` and your own loops.
+        """Batches uint8 [B, H, W, 3], for `model.fit`, `model.predict` and your own loops.
 
         Args:
             batch_size: images per batch.
             seed: shuffles all images, in a new order every epoch; without one they come in order.
-            labels: whether to give pairs (images, labels).
+            labels: whether to give pairs (images, labels), the labels int32 [B].
             drop_remainder: whether to leave out the last batch where it is smaller.
-
-        Returns:
-            A dataset of known cardinality, of uint8 [B, H, W, 3] or of pairs with int32 [B].
         """
         import tensorflow as tf
 
@@ -170,25 +187,8 @@ class Source(abc.ABC):
         return self.size
 
     def __repr__(self) -> str:
-        kept = "in memory" if self.in_memory else "streamed"
         classes = f"{self.num_classes} classes" if self.num_classes else "unlabeled"
-        return f"<{self.name} ({self.split}): {self.size} images, {classes}, {kept}>"
-
-    def _checked(self, labels: np.ndarray) -> np.ndarray:
-        if labels.shape != (self.size,):
-            raise UserError(
-                f"{self.name}: {self.size} images but labels of shape {list(labels.shape)} in "
-                f"split '{self.split}': expected one label per image"
-            )
-        low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high >= self.num_classes:
-            raise UserError(
-                f"{self.name}: labels go from {low} to {high} in split '{self.split}', but "
-                f"{self.num_classes} classes allow 0 to {self.num_classes - 1}"
-            )
-        labels = labels.astype(np.int32)
-        labels.setflags(write=False)
-        return labels
+        return f"<{self.name} ({self.split}): {self.size} images, {classes}>"
 
 
 class ArraySource(Source):
@@ -203,20 +203,13 @@ class ArraySource(Source):
     """
 
     def __init__(
-        self,
-        request: Request,
-        images: np.ndarray,
-        *,
-        order: np.ndarray | None = None,
-        **about: Unpack[About],
+        self, request: Request, images: np.ndarray, *, order: np.ndarray | None = None, **about: Any
     ) -> None:
         super().__init__(request, size=len(images), **about)
-        self._images = images
-        self._order = order
-        if not isinstance(images, np.memmap):
-            self._images = images if order is None else images[order]
-            self._order = None
-            self._images.setflags(write=False)
+        if order is not None and not isinstance(images, np.memmap):
+            images, order = images[order], None
+        self._images, self._order = images, order
+        self._images.setflags(write=False)
 
     @property
     def array(self) -> np.ndarray | None:
@@ -253,6 +246,7 @@ class Subset(Source):
         self.name, self.split, self.image_shape = whole.name, whole.split, whole.image_shape
         self.class_names, self.num_classes = whole.class_names, whole.num_classes
         self.broken, self.divided = whole.broken, whole.divided
+        self.native_size = whole.native_size
         self.files = [whole.files[index] for index in indices] if whole.files else None
         self.labels = None
         if whole.labels is not None:
@@ -265,11 +259,6 @@ class Subset(Source):
         return None if self.whole.array is None else self.whole.array[self.indices]
 
     @property
-    def in_memory(self) -> bool:
-        """Whether the whole source is."""
-        return self.whole.in_memory
-
-    @property
     def whole_size(self) -> int:
         """Number of examples in the whole source."""
         return self.whole.whole_size
@@ -277,6 +266,11 @@ class Subset(Source):
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""
         return self.whole.take(self.indices[indices])
+
+    def native(self) -> Source:
+        """The same images at `native_size`."""
+        native = self.whole.native()
+        return self if native is self.whole else native.subset(self.indices)
 
     def file(self, index: int) -> str:
         """What the whole source calls the image."""
@@ -342,16 +336,12 @@ def choose_split(keys: Sequence[str], split: str) -> np.ndarray:
     check_split("split", split)
     if split == "all":
         return np.arange(len(keys))
-    position = np.array([_position(key) for key in keys])
+    encoded = (key.encode("utf-8", "surrogateescape") for key in keys)
+    digests = [hashlib.blake2b(key, digest_size=6).digest() for key in encoded]
+    position = np.array([int.from_bytes(digest, "big") / 2**48 for digest in digests])
     test = position < _TEST_SHARE
     if len(keys) > 1 and not test.any():
         test[position.argmin()] = True
     if len(keys) > 1 and test.all():
         test[position.argmax()] = False
     return np.flatnonzero(test if split == "test" else ~test)
-
-
-def _position(key: str) -> float:
-    """A place in [0, 1) for the key."""
-    digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=6).digest()
-    return int.from_bytes(digest, "big") / 2**48

@@ -1,6 +1,7 @@
-"""Decoded images on disk, for data sets that are too large for memory and cannot be indexed.
+"""Arrays on disk that take long to make: decoded images that exceed memory, embedded views.
 
-They are kept in `~/.cache/tfvmf`, or in the folder that the environment variable TFVMF_CACHE names.
+They are kept in `~/.cache/tfvmf`, or in the folder that the environment variable TFVMF_CACHE names,
+and removed when a new one is made after 30 days in which nobody used them.
 """
 
 import contextlib
@@ -10,7 +11,8 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable
 from typing import IO, Any
 
 import numpy as np
@@ -19,10 +21,11 @@ from tfvmf.errors import UserError
 from tfvmf.files import writing
 
 _GIB = 2**30
+_UNUSED = 30 * 24 * 3600  # seconds
 
 
 def cache_dir() -> pathlib.Path:
-    """Where decoded images are kept: $TFVMF_CACHE, or `~/.cache/tfvmf`."""
+    """Where arrays are kept: $TFVMF_CACHE, or `~/.cache/tfvmf`."""
     return pathlib.Path(os.environ.get("TFVMF_CACHE") or "~/.cache/tfvmf").expanduser()
 
 
@@ -34,33 +37,38 @@ def load_or_build(
     columns: Callable[[], dict[str, np.ndarray]],
     dtype: np.typing.DTypeLike = np.uint8,
 ) -> tuple[np.memmap, dict[str, np.ndarray]]:
-    """Images and columns (labels, order) of a data set; builds the cache when there is none.
+    """An array, and columns (labels, order) of it; builds them when there are none.
 
     A cache is a folder that appears under its name only when it is complete. Processes that want
     the same one at the same time wait for the first to build it.
 
     Args:
         identity: JSON values that tell this cache from all others.
-        shape: [N, H, W, 3] of the images, or [N, ...] of what was computed of them.
-        chunks: makes an iterator of arrays [n, ...] that add up to N images.
-        columns: called after the last chunk; small arrays to keep beside the images.
+        shape: [N, ...] of the array.
+        chunks: makes an iterator of arrays [n, ...] that add up to N rows.
+        columns: called after the last chunk; small arrays [N] to keep beside the array.
         dtype: Type of the array.
 
     Returns:
-        The images as a read-only memory map, and the columns.
+        The array as a read-only memory map, and the columns.
     """
-    text = json.dumps({**identity, "shape": shape}, sort_keys=True)
+    import fcntl
+
+    text = json.dumps({**identity, "shape": shape, "type": np.dtype(dtype).str}, sort_keys=True)
     slug = re.sub(r"[^A-Za-z0-9]+", "-", str(identity.get("name", "images"))).strip("-")
     folder = cache_dir() / f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     elsewhere = "set TFVMF_CACHE to another folder"
     with writing(folder, advice=elsewhere, then=f", or {elsewhere}"):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(folder.with_suffix(".lock")):
-            if not _complete(folder, text, shape, dtype):
-                _build(folder, text, shape, dtype, chunks=chunks, columns=columns)
-    images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
-    with np.load(folder / "columns.npz", allow_pickle=False) as stored:
-        return images, dict(stored)
+        # Held by one process at a time; the system releases it when the process ends.
+        with open(folder.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                return _open(folder)
+            except (OSError, ValueError, EOFError):  # none, or damaged
+                _remove_unused(folder.parent)
+                _build(folder, shape, dtype, chunks=chunks, columns=columns)
+            return _open(folder)
 
 
 def write_npy(
@@ -81,26 +89,18 @@ def write_npy(
         file.write(np.ascontiguousarray(chunk, dtype).data)
 
 
-def _complete(
-    folder: pathlib.Path, text: str, shape: tuple[int, ...], dtype: np.typing.DTypeLike
-) -> bool:
-    """Whether the folder holds this data set, whole."""
-    try:
-        if (folder / "identity.json").read_text(encoding="utf-8") != text:
-            return False
-        # Also refuses a file that is shorter than its header says.
-        images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
-        with np.load(folder / "columns.npz", allow_pickle=False) as stored:
-            columns = dict(stored)
-    except (OSError, ValueError, EOFError):
-        return False
-    lengths = {len(column) for column in columns.values()}
-    return images.shape == shape and images.dtype == dtype and lengths <= {shape[0]}
+def _open(folder: pathlib.Path) -> tuple[np.memmap, dict[str, np.ndarray]]:
+    # Also refuses a file that is shorter than its header says.
+    array = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
+    with np.load(folder / "columns.npz", allow_pickle=False) as stored:
+        columns = dict(stored)
+    with contextlib.suppress(OSError):
+        os.utime(folder)  # it was used
+    return array, columns
 
 
 def _build(
     folder: pathlib.Path,
-    text: str,
     shape: tuple[int, ...],
     dtype: np.typing.DTypeLike,
     *,
@@ -122,17 +122,14 @@ def _build(
         with open(partial / "images.npy", "wb") as file:
             write_npy(file, shape, chunks(), dtype)
         np.savez(partial / "columns.npz", **columns())  # type: ignore[arg-type]
-        (partial / "identity.json").write_text(text, encoding="utf-8")
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _lock(path: pathlib.Path) -> Iterator[None]:
-    """Held by one process at a time; the system releases it when the process ends."""
-    import fcntl
-
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _remove_unused(place: pathlib.Path) -> None:
+    for array in place.glob("*/images.npy"):  # by its name, too: TFVMF_CACHE may be any folder
+        if re.fullmatch(r".*-[0-9a-f]{16}(\.partial)?", array.parent.name):
+            used = max(array.stat().st_mtime, array.parent.stat().st_mtime)
+            if time.time() - used > _UNUSED:
+                shutil.rmtree(array.parent, ignore_errors=True)

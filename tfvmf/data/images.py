@@ -86,18 +86,19 @@ class _Memory:
         self._changed = threading.Condition()
         self.opening = threading.Lock()  # held while files are opened that take memory at once
 
-    def take(self, amount: int) -> int:
-        """Waits for `amount` bytes, or all there are; returns how many to give back."""
-        amount = min(amount, self._total) if amount > _STRIP else 0
-        if amount:
-            with self._changed:
-                self._changed.wait_for(lambda: self._left >= amount)
-                self._left -= amount
-        return amount
-
-    def give(self, amount: int) -> None:
-        """Gives back what was taken."""
-        if amount:
+    @contextlib.contextmanager
+    def taking(self, amount: int) -> Iterator[None]:
+        """Waits for `amount` bytes, or all there are, and gives them back in the end."""
+        if amount <= _STRIP:
+            yield
+            return
+        amount = min(amount, self._total)
+        with self._changed:
+            self._changed.wait_for(lambda: self._left >= amount)
+            self._left -= amount
+        try:
+            yield
+        finally:
             with self._changed:
                 self._left += amount
                 self._changed.notify_all()
@@ -129,9 +130,9 @@ def open_image(
     max_pixels: int = MAX_PIXELS,
     name: str = "",
 ) -> Iterator[ImageFile.ImageFile]:
-    """Opens an image file and checks its header. Whatever fails inside becomes a UserError.
+    """Opens an image file and checks its header; `size` is 0 when it will not be decoded.
 
-    See `read_image`; `size` is 0 when the image will not be decoded.
+    See `read_image`. Whatever fails inside becomes a UserError.
     """
     name = name or ("image" if isinstance(source, bytes) else os.fspath(source))
     try:
@@ -147,18 +148,23 @@ def open_image(
             if length > max(8 * max_pixels, _FILE_BYTES):
                 raise UserError(f"{name}: {length:,} bytes, too many for max_pixels={max_pixels}")
             file = _File(content) if length > _LONG else content
-            with memory.opening if kind.eager else contextlib.nullcontext():
-                image = kind.open(file)
-                _check_size(image, max_pixels, name)
-                taken = memory.take(_draft(image, content, size, kind, max_pixels) if size else 0)
-            try:
+            with contextlib.ExitStack() as stack:
+                with memory.opening if kind.eager else contextlib.nullcontext():
+                    image = kind.open(file)
+                    found = f"{name}: {image.width} x {image.height} pixels, more than"
+                    if math.prod(image.size) > max_pixels:
+                        raise UserError(
+                            f"{found} max_pixels={max_pixels}: scale it down, or raise max_pixels"
+                        )
+                    if max(image.size) > _MAX_SIDE:
+                        raise UserError(f"{found} {_MAX_SIDE} on a side: scale it down")
+                    if size:
+                        cost = _draft(image, content, size, kind, max_pixels)
+                        stack.enter_context(memory.taking(cost))
+                        stack.callback(image.close)
                 if isinstance(file, _File):
                     file.patience = math.inf
                 yield image
-            finally:
-                if taken:
-                    image.close()
-                    memory.give(taken)
     except UserError:
         raise
     except Exception as error:  # decoders raise anything at all on a broken file
@@ -184,9 +190,6 @@ def read_image(
         size: height and width to return.
         max_pixels: an image of more is refused before it is decoded.
         name: what to call the image in an error; by default the path.
-
-    Raises:
-        UserError: the file cannot be read as an image; the message names it.
     """
     with open_image(source, size=size, max_pixels=max_pixels, name=name) as image:
         image.load()
@@ -209,14 +212,8 @@ def read_images(
 
     Every image is tried before an error is raised, so that one message counts all broken files.
 
-    Args:
-        sources: paths, or contents of files.
-        size: height and width to return.
-        max_pixels: images of more are refused.
-        names: what to call the images in an error; by default the paths.
-        description: see `run_all`.
-        broken: gets position and reason of each image that cannot be read, instead of an error;
-            its pixels mean nothing.
+    With `broken`, it gets position and reason of each image that cannot be read (whose pixels mean
+    nothing), and there is no error. `description`: see `run_all`.
     """
     images = np.empty((len(sources), size, size, 3), np.uint8)
 
@@ -240,13 +237,8 @@ def run_all(
     """Calls `task` with 0 ... `count - 1` in threads, one per processor and at most 32.
 
     The threads end with the call: 0.2 ms of the 20 ms that a batch of 64 photographs takes, and
-    nothing is left that a forked process could wait for.
-
-    Args:
-        task: Gets an index.
-        count: Number of calls.
-        description: Shows a bar of this name when it takes more than 2 seconds.
-        alone: In this thread.
+    nothing is left that a forked process could wait for. `alone`: in this thread. `description`
+    names a bar that is shown when it takes more than 2 seconds.
 
     Returns:
         The UserErrors of tasks, by index, in order.
@@ -268,13 +260,11 @@ def run_all(
         if not alone:
             threads = min(cores.available(), _THREADS)
             done = stack.enter_context(ThreadPoolExecutor(threads, "decode")).map(run, chunks)
-        bar = None
         if description:
-            bar = stack.enter_context(
-                Progress(count, unit="image", description=description, brief=True)
-            )
+            bar = Progress(count, unit="image", description=description, brief=True)
+            stack.enter_context(bar)
         for chunk in done:
-            if bar is not None:
+            if description:
                 bar.update(len(chunk))
     return dict(sorted(errors.items()))
 
@@ -291,12 +281,17 @@ def resize_image(image: np.ndarray, size: int) -> np.ndarray:
     return np.asarray(_fit(Image.fromarray(image), size).convert("RGB"))
 
 
-def _check_size(image: Image.Image, max_pixels: int, name: str) -> None:
-    found = f"{name}: {image.width} x {image.height} pixels, more than"
-    if math.prod(image.size) > max_pixels:
-        raise UserError(f"{found} max_pixels={max_pixels}: scale it down, or raise max_pixels")
-    if max(image.size) > _MAX_SIDE:
-        raise UserError(f"{found} {_MAX_SIDE} on a side: scale it down")
+def resize_images(images: np.ndarray, size: int) -> np.ndarray:
+    """`resize_image` of uint8 [n, H, W, 3], in threads: [n, size, size, 3]."""
+    if images.shape[1:3] == (size, size):
+        return images
+    resized = np.empty((len(images), size, size, 3), np.uint8)
+
+    def resize(index: int) -> None:
+        resized[index] = resize_image(images[index], size)
+
+    run_all(resize, len(images))
+    return resized
 
 
 def _draft(

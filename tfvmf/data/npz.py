@@ -118,6 +118,7 @@ def load(request: Request) -> Source:
     labels = None if labels is None else labels[chosen]
     source = ArraySource(request, images, labels=labels, class_names=names, num_classes=classes)
     source.divided = shared and request.split != "all"
+    source.native_size = min(shape[1:3])
     return source
 
 
@@ -160,13 +161,10 @@ def _convert(raw: np.ndarray, chosen: np.ndarray, size: int, where: str) -> np.n
                 f"{where} has type {raw.dtype} and values from {image.min()} to {image.max()} in "
                 f"image {chosen[row]}; expected finite values from 0 to {limit}"
             )
-        taken = memory.take(48 * image.shape[0] * image.shape[1])  # three floats and the result
-        try:
+        with memory.taking(48 * image.shape[0] * image.shape[1]):  # three floats and the result
             if raw.dtype.kind in "bf":
                 image = np.round(image.astype(np.float32) * 255)
             images[row] = resize_image(np.ascontiguousarray(image, np.uint8), size)
-        finally:
-            memory.give(taken)
 
     raise_all(run_all(convert, len(chosen), description="reading images"))
     return images

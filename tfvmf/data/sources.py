@@ -37,12 +37,14 @@ def load_digits(request: Request) -> Source:
     test = np.isin(np.arange(len(digits.target)) % _DIGITS_PERIOD, _DIGITS_TEST)
     chosen = {"train": ~test, "test": test, "all": np.ones_like(test)}[request.split]
     gray = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
-    return ArraySource(
+    source = ArraySource(
         request,
         np.stack([resize_image(image, request.image_size) for image in gray]),
         labels=digits.target[chosen],
         class_names=[str(digit) for digit in range(10)],
     )
+    source.native_size = gray.shape[1]
+    return source
 
 
 # What stands before the colon of a spec. A new source is a function of a Request, and a line here.

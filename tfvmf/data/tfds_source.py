@@ -55,18 +55,18 @@ def load(request: Request) -> Source:
         images, columns = cache.load_or_build(
             reader.identity(), shape, chunks=reader.chunks, columns=reader.columns
         )
-    labels, order = columns.get("labels"), columns.get("order")
-    if labels is None or (labels < 0).all():  # test sets with secret labels have -1 everywhere
-        return ArraySource(request, images, order=order)
-    feature = builder.info.features[reader.label_key]
-    return ArraySource(
-        request,
-        images,
-        order=order,
-        labels=labels,
-        class_names=list(feature.names) if feature.num_classes else None,
-        num_classes=feature.num_classes or int(labels.max()) + 1,
-    )
+    labels, about = columns.get("labels"), {}
+    if labels is not None and (labels >= 0).any():  # secret ones of a test set are -1 everywhere
+        feature = builder.info.features[reader.label_key]
+        about = {
+            "labels": labels,
+            "class_names": list(feature.names) if feature.num_classes else None,
+            "num_classes": feature.num_classes or int(labels.max()) + 1,
+        }
+    source = ArraySource(request, images, order=columns.get("order"), **about)
+    height, width, _ = builder.info.features[reader.image_key].shape
+    source.native_size = min(height, width) if height and width else None
+    return source
 
 
 class _Reader:
@@ -79,7 +79,7 @@ class _Reader:
         self._info = builder.info
         self._split = _split_info(request, builder)
         self._parse_example = tf.train.Example.FromString
-        self._image_key = _image_key(request.spec, self._info.features)
+        self.image_key = _image_key(request.spec, self._info.features)
         self._has_id = "id" in self._info.features
         self._ids: list[str] = []
         self._labels: list[int] = []
@@ -143,7 +143,7 @@ class _Reader:
                 value = feature["id"]
                 text = [each.decode() for each in value.bytes_list.value]
                 self._ids.append(text[0] if text else str(value.int64_list.value[0]))
-            return feature[self._image_key].bytes_list.value[0]
+            return feature[self.image_key].bytes_list.value[0]
         except Exception as error:
             kind = type(error).__name__
             raise UserError(f"{name}: damaged ({kind}); prepare it again") from error

@@ -12,12 +12,12 @@ and needs OpenCV, scikit-image and numba. The published program makes 230 images
 core, this one 8,300 on two (docs/speed.md), with the same statistics
 (benchmarks/corruption_fidelity.py).
 
-A new corruption is one function (images, severity, draws) -> pixels and one line in `_REGISTRY`.
+A new corruption is one function and one line in `kinds.KINDS`.
 """
 
 import concurrent.futures
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,59 +25,20 @@ import numpy.typing as npt
 
 from tfvmf import cores
 from tfvmf.data.corruptions import kinds
-from tfvmf.data.corruptions import spatter as spatter_module
 from tfvmf.data.corruptions.draws import Draws, Images
-from tfvmf.data.corruptions.frost_textures import frost_source
+from tfvmf.data.corruptions.frost_textures import frost_source as frost_source
 from tfvmf.errors import UserError
-
-__all__ = [
-    "ALL_CORRUPTIONS",
-    "CORRUPTIONS",
-    "SEVERITIES",
-    "SOURCE",
-    "TFDS_NAMES",
-    "canonical_name",
-    "corrupt",
-    "frost_source",
-]
 
 SOURCE = "CIFAR-10-C protocol, generated"
 SEVERITIES = (1, 2, 3, 4, 5)
-
-_Function = Callable[[Images, int, Draws], npt.NDArray[Any]]
-
-# In the order of the paper's Table 1; shot noise, which it leaves out, comes last.
-_REGISTRY: dict[str, _Function] = {
-    "brightness": kinds.brightness,
-    "contrast": kinds.contrast,
-    "defocus_blur": kinds.defocus_blur,
-    "elastic_transform": kinds.elastic_transform,
-    "fog": kinds.fog,
-    "frost": kinds.frost,
-    "gaussian_blur": kinds.gaussian_blur,
-    "gaussian_noise": kinds.gaussian_noise,
-    "glass_blur": kinds.glass_blur,
-    "impulse_noise": kinds.impulse_noise,
-    "jpeg_compression": kinds.jpeg_compression,
-    "motion_blur": kinds.motion_blur,
-    "pixelate": kinds.pixelate,
-    "saturate": kinds.saturate,
-    "snow": kinds.snow,
-    "spatter": spatter_module.spatter,
-    "speckle_noise": kinds.speckle_noise,
-    "zoom_blur": kinds.zoom_blur,
-    "shot_noise": kinds.shot_noise,
-}
-_NOT_IN_TABLE_1 = ("shot_noise",)
-
-ALL_CORRUPTIONS: tuple[str, ...] = tuple(_REGISTRY)
-CORRUPTIONS: tuple[str, ...] = tuple(n for n in ALL_CORRUPTIONS if n not in _NOT_IN_TABLE_1)
+ALL_CORRUPTIONS = tuple(kinds.KINDS)
+CORRUPTIONS = ALL_CORRUPTIONS[:-1]  # of the paper's Table 1: without shot noise
 
 # What TensorFlow Datasets' cifar10_corrupted calls differently.
 TFDS_NAMES = {"glass_blur": "frosted_glass_blur", "elastic_transform": "elastic"}
 _ALIASES = {alias: name for name, alias in TFDS_NAMES.items()} | {"jpeg": "jpeg_compression"}
 
-_SMALLEST_SIDE = 8
+SMALLEST_SIDE = 8
 # Pixels that are corrupted at once: a few float32 copies of them stay in the processor's cache.
 _CHUNK_PIXELS = 128 * 32 * 32
 _THREADS = 4  # at most
@@ -117,17 +78,22 @@ def corrupt(
         UserError: on an unknown name, a severity out of range or images of another form.
     """
     name = canonical_name(name)
-    check_severity(severity)
-    check_images(images)
-    function = _REGISTRY[name]
+    whole = isinstance(severity, int | np.integer) and not isinstance(severity, bool)
+    if not whole or severity not in SEVERITIES:
+        raise UserError(f"severity is {severity!r}: it must be an integer from 1 to 5")
+    _check_images(images)
+    function, levels = kinds.KINDS[name]
+    level = levels[severity - 1]
+    parameters = level if isinstance(level, tuple) else (level,)
     corrupted = np.empty(images.shape, np.uint8)
     places = range(first_index, first_index + len(images)) if indices is None else indices
     size = max(1, _CHUNK_PIXELS // (images.shape[1] * images.shape[2]))
 
     def run(start: int) -> None:
-        chunk = np.ascontiguousarray(images[start : start + size])
-        draws = Draws(seed=seed, name=name, severity=severity, indices=places[start : start + size])
-        corrupted[start : start + size] = _to_uint8(function(chunk, severity, draws))
+        part = slice(start, start + size)
+        draws = Draws(f"{seed}/{name}/{severity}", places[part])
+        pixels = function(np.ascontiguousarray(images[part]), draws, *parameters)
+        corrupted[part] = _to_uint8(pixels)
 
     # NumPy and Pillow release the interpreter's lock in their loops: threads suffice.
     with concurrent.futures.ThreadPoolExecutor(min(_THREADS, cores.available())) as pool:
@@ -139,9 +105,8 @@ def canonical_name(name: str) -> str:
     """The name in `ALL_CORRUPTIONS` for any spelling: "Glass Blur", "frosted_glass_blur", ..."""
     plain = name.strip().lower().replace(" ", "_").replace("-", "_")
     plain = _ALIASES.get(plain, plain)
-    if plain not in _REGISTRY:
-        known = [*ALL_CORRUPTIONS, *_ALIASES]
-        near = difflib.get_close_matches(plain, known, n=3, cutoff=0.5)
+    if plain not in kinds.KINDS:
+        near = difflib.get_close_matches(plain, [*ALL_CORRUPTIONS, *_ALIASES], n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else ""
         raise UserError(
             f"unknown corruption {name!r}: {hint or 'known are ' + ', '.join(ALL_CORRUPTIONS)}"
@@ -149,28 +114,18 @@ def canonical_name(name: str) -> str:
     return plain
 
 
-def check_severity(severity: int) -> None:
-    """Raises UserError unless the severity is an integer of 1 to 5."""
-    whole = isinstance(severity, int | np.integer) and not isinstance(severity, bool)
-    if not whole or severity not in SEVERITIES:
-        raise UserError(f"severity is {severity!r}: it must be an integer from 1 to 5")
-
-
-def check_images(images: Images) -> None:
-    """Raises UserError unless images are uint8 [N, H, H, 3] with H at least 8."""
+def _check_images(images: Images) -> None:
     found = ""
     if not isinstance(images, np.ndarray):
         found = f"a {type(images).__name__}"
-    elif images.dtype != np.uint8:
-        found = str(images.dtype)
-    elif images.ndim != 4 or images.shape[3] != 3:
-        found = f"of shape {list(images.shape)}"
-    elif images.shape[1] != images.shape[2] or images.shape[1] < _SMALLEST_SIDE:
+    elif images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
+        found = f"{images.dtype} {list(images.shape)}"
+    elif images.shape[1] != images.shape[2] or images.shape[1] < SMALLEST_SIDE:
         found = f"{images.shape[1]} x {images.shape[2]}"
     if found:
         raise UserError(
             f"images are {found}: corruptions take a NumPy array, uint8 [N, H, H, 3] with H at "
-            f"least {_SMALLEST_SIDE}"
+            f"least {SMALLEST_SIDE}"
         )
 
 

@@ -77,7 +77,7 @@ def correlate(images: Floats, kernel: Floats) -> Floats:
 
 
 def motion_blur(
-    images: npt.NDArray[np.generic], *, radius: float, sigma: float, angles: Floats
+    images: npt.NDArray[np.generic], radius: float, sigma: float, *, angles: Floats
 ) -> Floats:
     """One-sided Gaussian along a line: each image moves in its own direction.
 

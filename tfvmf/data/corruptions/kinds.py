@@ -1,12 +1,14 @@
 """Blurs, weather, noises and digital processing (`spatter.py` has one that is long by itself).
 
-Each function takes uint8 [N, H, H, 3], a severity of 1 to 5 and the images' random draws, and
-returns [N, H, H, 3] on the 0 to 255 scale. Lengths are in pixels, whatever the size of the image,
-unless they are said to be shares of its side.
+Each function takes uint8 [N, H, H, 3], the images' random draws and the parameters of a severity
+(`KINDS`), and returns [N, H, H, 3] on the 0 to 255 scale. Lengths are in pixels, whatever the size
+of the image, unless they are said to be shares of its side.
 """
 
 import functools
 import io
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,70 +17,29 @@ from scipy import sparse
 
 from tfvmf.data.corruptions import filters, frost_textures
 from tfvmf.data.corruptions.draws import Draws, Floats, Images
+from tfvmf.data.corruptions.spatter import spatter
 
-# Radius of the disk, and sigma of the Gaussian that softens its rim.
-_DEFOCUS = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))
-_GAUSSIAN_SIGMA = (0.4, 0.6, 0.7, 0.8, 1.0)
-# Sigma of the blur before and after, and how often pixels are scattered.
-_GLASS = ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))
-# Radius and sigma of the line.
-_MOTION = ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))
-# Zooms from 1 by steps of 0.01 to below this. The same expression as published makes the factors:
-# a rounding error more or less decides how many there are and how much the last one crops.
-_ZOOM_END = (1.06, 1.11, 1.16, 1.21, 1.26)
-# Thickness of the fog, and how fast its detail fades from coarse to fine.
-_FOG = ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))
-# Weights of the image and of the ice.
-_FROST = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
-# Flakes: mean, deviation, zoom, threshold; their motion: radius, sigma; weight of the image
-# against its whitened self.
-_SNOW = (
-    (0.10, 0.2, 1.00, 0.60, 8, 3, 0.95),
-    (0.10, 0.2, 1.00, 0.50, 10, 4, 0.90),
-    (0.15, 0.3, 1.75, 0.55, 10, 4, 0.90),
-    (0.25, 0.3, 2.25, 0.60, 12, 6, 0.85),
-    (0.30, 0.3, 1.25, 0.65, 14, 12, 0.80),
-)
 # ITU-R BT.601 luma.
 _LUMA = (0.299, 0.587, 0.114)
-_BRIGHTNESS = (0.05, 0.1, 0.15, 0.2, 0.3)
-_CONTRAST = (0.75, 0.5, 0.4, 0.3, 0.15)
-# Amplitude and sigma of the displacements, and reach of the affine map, in sides of the image.
-_ELASTIC = (
-    (0.00, 0.00, 0.08),
-    (0.05, 0.20, 0.07),
-    (0.08, 0.06, 0.06),
-    (0.10, 0.04, 0.05),
-    (0.10, 0.03, 0.03),
-)
-_JPEG_QUALITY = (80, 65, 58, 50, 40)
-_PIXELATE = (0.95, 0.9, 0.85, 0.75, 0.65)
-# s -> a s + b. As published: the levels are not in the order of their strength.
-_SATURATE = ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))
-_GAUSSIAN_DEVIATION = (0.04, 0.06, 0.08, 0.09, 0.10)
-_SHOT_PHOTONS = (500, 250, 100, 75, 50)
-_IMPULSE_SHARE = (0.01, 0.02, 0.03, 0.05, 0.07)
-_SPECKLE_DEVIATION = (0.06, 0.10, 0.12, 0.16, 0.20)
 
 
-def defocus_blur(images: Images, severity: int, draws: Draws) -> Floats:
-    """Correlation with a softened disk."""
-    return filters.correlate(images.astype(np.float32), _soft_disk(*_DEFOCUS[severity - 1]))
+def defocus_blur(images: Images, draws: Draws, radius: float, rim: float) -> Floats:
+    """Correlation with a disk whose rim is softened by a Gaussian of sigma `rim`."""
+    return filters.correlate(images.astype(np.float32), _soft_disk(radius, rim))
 
 
-def gaussian_blur(images: Images, severity: int, draws: Draws) -> Floats:
+def gaussian_blur(images: Images, draws: Draws, sigma: float) -> Floats:
     """Gaussian blur."""
-    return filters.gaussian_blur(images.astype(np.float32), _GAUSSIAN_SIGMA[severity - 1])
+    return filters.gaussian_blur(images.astype(np.float32), sigma)
 
 
-def glass_blur(images: Images, severity: int, draws: Draws) -> Floats:
-    """Gaussian blur, scattered pixels, Gaussian blur.
+def glass_blur(images: Images, draws: Draws, sigma: float, rounds: int) -> Floats:
+    """Gaussian blur, pixels scattered so many times, Gaussian blur.
 
     Scattering: x[i, j] <- x[i - a, j - b] for i, j >= 2, with a and b 0 or 1 by chance. The
     published program means to swap neighbors in place, going up and left from the last pixel;
     its swap writes through a view and so copies, and from where it has not been yet.
     """
-    sigma, rounds = _GLASS[severity - 1]
     side = images.shape[1]
     # The published program truncates here to whole levels, not only at the end.
     blurred = filters.gaussian_blur(images.astype(np.float32), sigma) + np.float32(1e-3)
@@ -94,19 +55,16 @@ def glass_blur(images: Images, severity: int, draws: Draws) -> Floats:
     return filters.gaussian_blur(bytes_of[..., :3].astype(np.float32), sigma)
 
 
-def motion_blur(images: Images, severity: int, draws: Draws) -> Floats:
+def motion_blur(images: Images, draws: Draws, radius: float, sigma: float) -> Floats:
     """One-sided Gaussian along a line, at an angle between -45 and 45 degrees."""
-    radius, sigma = _MOTION[severity - 1]
-    return filters.motion_blur(images, radius=radius, sigma=sigma, angles=draws.uniform(-45, 45))
+    return filters.motion_blur(images, radius, sigma, angles=draws.uniform(-45, 45))
 
 
-def zoom_blur(images: Images, severity: int, draws: Draws) -> Floats:
-    """The mean of the image and of its zooms by 1.00, 1.01, 1.02, ..."""
+def zoom_blur(images: Images, draws: Draws, end: float) -> Floats:
+    """The mean of the image and of its zooms by 1.00, 1.01, 1.02, ... below `end`."""
     count, side, _, channels = images.shape
     pixels_first = images.reshape(count, side * side, channels).transpose(1, 0, 2)
-    blurred = _zoom_operator(side, _ZOOM_END[severity - 1]) @ pixels_first.reshape(
-        side * side, -1
-    ).astype(np.float32)
+    blurred = _zoom_operator(side, end) @ pixels_first.reshape(side * side, -1).astype(np.float32)
     return blurred.reshape(side * side, count, channels).transpose(1, 0, 2).reshape(images.shape)
 
 
@@ -129,6 +87,7 @@ def _zoom_operator(side: int, end: float) -> sparse.csr_array:
     sparse product instead of up to 26 interpolations.
     """
     total = sparse.eye_array(side * side, dtype=np.float32, format="csr")
+    # As published: a rounding error decides how many there are and how much the last one crops.
     factors = np.arange(1, end, 0.01)
     for factor in factors:
         along = sparse.csr_array(filters.zoom_matrix(side, float(factor)))
@@ -136,18 +95,16 @@ def _zoom_operator(side: int, end: float) -> sparse.csr_array:
     return total / np.float32(len(factors) + 1)
 
 
-def fog(images: Images, severity: int, draws: Draws) -> Floats:
+def fog(images: Images, draws: Draws, thickness: float, decay: float) -> Floats:
     """Mist: (x + c plasma) m / (m + c) on the 0 to 1 scale, m the image's brightest value."""
-    thickness, decay = _FOG[severity - 1]
     brightest = images.max(axis=(1, 2, 3), keepdims=True).astype(np.float32)
     mist = _plasma(images.shape[1], decay, draws)[..., None]
     mist *= 255 * thickness
     return (images + mist) * (brightest / (brightest + 255 * thickness))
 
 
-def frost(images: Images, severity: int, draws: Draws) -> Floats:
-    """Blends in a random crop of a random texture of ice: a x + b ice."""
-    image_weight, ice_weight = _FROST[severity - 1]
+def frost(images: Images, draws: Draws, image_weight: float, ice_weight: float) -> Floats:
+    """Blends in a random crop of a random texture of ice."""
     side = images.shape[1]
     textures = frost_textures.textures(side)
     which = draws.integers(len(textures))
@@ -165,27 +122,27 @@ def frost(images: Images, severity: int, draws: Draws) -> Floats:
     return blend
 
 
-def snow(images: Images, severity: int, draws: Draws) -> Floats:
+def snow(
+    images: Images,
+    draws: Draws,
+    flakes: tuple[float, float, float, float],
+    motion: tuple[float, float],
+    weight: float,
+) -> Floats:
     """The image, whitened, with moving flakes from two opposite directions.
 
     y = w x + (1 - w) max(x, 1.5 luma(x) + 0.5) + s + rot180(s) on the 0 to 1 scale, where s is
-    thresholded noise, zoomed and blurred along a line.
+    thresholded noise (mean, deviation, zoom, threshold), blurred along a line (radius, sigma).
     """
-    mean, deviation, zoom, threshold, radius, sigma, weight = _SNOW[severity - 1]
+    mean, deviation, zoom, threshold = flakes
     side = images.shape[1]
-    flakes = draws.normal((side, side, 1))
-    flakes *= deviation
-    flakes += mean
+    field = draws.normal((side, side, 1)) * np.float32(deviation) + np.float32(mean)
     if zoom > 1:
-        flakes = filters.apply_separable(flakes, filters.zoom_matrix(side, zoom))
-    flakes[flakes < threshold] = 0
+        field = filters.apply_separable(field, filters.zoom_matrix(side, zoom))
+    field[field < threshold] = 0
     # Whole levels before and after the blur: the published program passes 8-bit images around.
-    levels = (np.minimum(flakes, 1) * 255).astype(np.uint8)
-    falling = filters.motion_blur(
-        levels, radius=radius, sigma=sigma, angles=draws.uniform(-135, -45)
-    )
-    falling = np.rint(falling)
-
+    levels = (np.minimum(field, 1) * 255).astype(np.uint8)
+    falling = np.rint(filters.motion_blur(levels, *motion, angles=draws.uniform(-135, -45)))
     pixels = images.astype(np.float32)
     red, green, blue = (share * pixels[..., i] for i, share in enumerate(_LUMA))
     whitened = (1.5 * (red + green + blue) + 127.5)[..., None]
@@ -227,61 +184,59 @@ def _plasma(side: int, decay: float, draws: Draws) -> Floats:
     return field[:, :side, :side].copy()
 
 
-def gaussian_noise(images: Images, severity: int, draws: Draws) -> Floats:
+def gaussian_noise(images: Images, draws: Draws, deviation: float) -> Floats:
     """Noise of an electronic sensor: x + 255 s e, with e normal."""
     noise = draws.normal(images.shape[1:])
-    noise *= 255 * _GAUSSIAN_DEVIATION[severity - 1]
+    noise *= 255 * deviation
     noise += images
     return noise
 
 
-def shot_noise(images: Images, severity: int, draws: Draws) -> Floats:
+def shot_noise(images: Images, draws: Draws, photons: int) -> Floats:
     """Noise of counting photons: Poisson(c x) / c on the 0 to 1 scale."""
-    photons = _SHOT_PHOTONS[severity - 1]
     counts = draws.poisson(images * (photons / 255))
     counts *= 255 / photons
     return counts
 
 
-def impulse_noise(images: Images, severity: int, draws: Draws) -> Images:
+def impulse_noise(images: Images, draws: Draws, share: float) -> Images:
     """Sets a share of the values, channel by channel, to black or white with equal chances."""
-    share = _IMPULSE_SHARE[severity - 1]
     chance = draws.uniform(0, 1, images.shape[1:])
     noisy = np.where(chance < share, np.uint8(0), images)
     noisy[chance < share / 2] = 255
     return noisy
 
 
-def speckle_noise(images: Images, severity: int, draws: Draws) -> Floats:
+def speckle_noise(images: Images, draws: Draws, deviation: float) -> Floats:
     """Noise that grows with the signal: x + x s e, with e normal."""
     noise = draws.normal(images.shape[1:])
-    noise *= _SPECKLE_DEVIATION[severity - 1]
+    noise *= deviation
     noise += 1
     noise *= images
     return noise
 
 
-def brightness(images: Images, severity: int, draws: Draws) -> Floats:
-    """HSV value v -> min(v + c, 1). Hue and saturation stay, so x -> x v' / v; black turns gray."""
+def brightness(images: Images, draws: Draws, more: float) -> Floats:
+    """HSV value v -> min(v + more, 1), so that x -> x v' / v; black turns gray."""
     pixels = images.astype(np.float32)
     value = pixels.max(axis=-1, keepdims=True)
-    brighter = np.minimum(value + 255 * _BRIGHTNESS[severity - 1], 255)
+    brighter = np.minimum(value + 255 * more, 255)
     return np.where(value > 0, pixels * (brighter / np.maximum(value, 1)), brighter)
 
 
-def contrast(images: Images, severity: int, draws: Draws) -> Floats:
-    """Towards the mean m of the channel over the image: m + c (x - m)."""
-    factor = np.float32(_CONTRAST[severity - 1])
+def contrast(images: Images, draws: Draws, share: float) -> Floats:
+    """Towards the mean m of the channel over the image: m + share (x - m)."""
+    factor = np.float32(share)
     mean = images.mean(axis=(1, 2), keepdims=True, dtype=np.float32)
     return images * factor + mean * (1 - factor)
 
 
-def saturate(images: Images, severity: int, draws: Draws) -> Floats:
-    """HSV saturation s -> clip(a s + b, 0, 1). Hue and value stay: x -> v - (v - x) s' / s.
+def saturate(images: Images, draws: Draws, factor: float, offset: float) -> Floats:
+    """HSV saturation s -> clip(factor s + offset, 0, 1). Hue and value stay.
 
-    A gray pixel has no hue; the published program takes it for red.
+    That is x -> v - (v - x) s' / s. A gray pixel has no hue: the
+    published program takes it for red.
     """
-    factor, offset = _SATURATE[severity - 1]
     pixels = images.astype(np.float32)
     value = pixels.max(axis=-1, keepdims=True)
     spread = value - pixels.min(axis=-1, keepdims=True)
@@ -292,9 +247,8 @@ def saturate(images: Images, severity: int, draws: Draws) -> Floats:
     return value - towards_gray * (target * value)
 
 
-def jpeg_compression(images: Images, severity: int, draws: Draws) -> Images:
+def jpeg_compression(images: Images, draws: Draws, quality: int) -> Images:
     """Through a JPEG file, chroma halved as encoders do by default."""
-    quality = _JPEG_QUALITY[severity - 1]
     decoded = np.empty_like(images)
     for image, out in zip(images, decoded, strict=True):
         file = io.BytesIO()
@@ -303,10 +257,10 @@ def jpeg_compression(images: Images, severity: int, draws: Draws) -> Images:
     return decoded
 
 
-def pixelate(images: Images, severity: int, draws: Draws) -> Images:
+def pixelate(images: Images, draws: Draws, share: float) -> Images:
     """Down to a share of the side and up again, both with a box filter."""
     side = images.shape[1]
-    small = int(side * _PIXELATE[severity - 1])
+    small = int(side * share)
     blocks = np.empty_like(images)
     for image, out in zip(images, blocks, strict=True):
         shrunk = Image.fromarray(image).resize((small, small), Image.Resampling.BOX)
@@ -314,15 +268,17 @@ def pixelate(images: Images, severity: int, draws: Draws) -> Images:
     return blocks
 
 
-def elastic_transform(images: Images, severity: int, draws: Draws) -> Floats:
+def elastic_transform(
+    images: Images, draws: Draws, amplitude: float, sigma: float, reach: float
+) -> Floats:
     """A random affine map, then random smooth displacements.
 
     The affine map takes three corners of a central square, each moved by up to `reach`, back to
     where they were. The displacement of a pixel is uniform noise, blurred, times `amplitude`.
-    Both lengths grow with the side of the image.
+    All three lengths are shares of the side of the image.
     """
-    amplitude, sigma, reach = (share * images.shape[1] for share in _ELASTIC[severity - 1])
     count, side = images.shape[:2]
+    amplitude, sigma, reach = (share * side for share in (amplitude, sigma, reach))
     middle, arm = side // 2, side // 3
     corners = middle + arm * np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
     moved = corners + draws.uniform(-reach, reach, (3, 2))
@@ -383,3 +339,50 @@ def _sample(images: Floats, y: Floats, x: Floats, *, mirror: str) -> Floats:
 def _mirrored_indices(side: int, mirror: str) -> npt.NDArray[np.int64]:
     """Index of the pixel that stands at position i - 2 side, int64 [5 side]."""
     return np.pad(np.arange(side), 2 * side, mode=mirror)  # type: ignore[call-overload]
+
+
+# Function, and its parameters at severities 1 to 5: those of the published CIFAR-10 generator. In
+# the order of the paper's Table 1; shot noise, which it leaves out, comes last.
+KINDS: dict[str, tuple[Callable[..., npt.NDArray[Any]], tuple[Any, ...]]] = {
+    "brightness": (brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
+    "contrast": (contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
+    "defocus_blur": (defocus_blur, ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))),
+    "elastic_transform": (
+        elastic_transform,
+        ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+    ),
+    "fog": (fog, ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))),
+    "frost": (frost, ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))),
+    "gaussian_blur": (gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1.0)),
+    "gaussian_noise": (gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),
+    "glass_blur": (glass_blur, ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))),
+    "impulse_noise": (impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)),
+    "jpeg_compression": (jpeg_compression, (80, 65, 58, 50, 40)),
+    "motion_blur": (motion_blur, ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))),
+    "pixelate": (pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),
+    # As published: the levels are not in the order of their strength.
+    "saturate": (saturate, ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))),
+    "snow": (
+        snow,
+        (
+            ((0.10, 0.2, 1.00, 0.60), (8, 3), 0.95),
+            ((0.10, 0.2, 1.00, 0.50), (10, 4), 0.90),
+            ((0.15, 0.3, 1.75, 0.55), (10, 4), 0.90),
+            ((0.25, 0.3, 2.25, 0.60), (12, 6), 0.85),
+            ((0.30, 0.3, 1.25, 0.65), (14, 12), 0.80),
+        ),
+    ),
+    "spatter": (
+        spatter,
+        (
+            (0.62, 0.1, 0.7, 0.70, 0.5, False),
+            (0.65, 0.1, 0.8, 0.70, 0.5, False),
+            (0.65, 0.3, 1.0, 0.69, 0.5, False),
+            (0.65, 0.1, 0.7, 0.69, 0.6, True),
+            (0.65, 0.1, 0.5, 0.68, 0.6, True),
+        ),
+    ),
+    "speckle_noise": (speckle_noise, (0.06, 0.10, 0.12, 0.16, 0.20)),
+    "zoom_blur": (zoom_blur, (1.06, 1.11, 1.16, 1.21, 1.26)),
+    "shot_noise": (shot_noise, (500, 250, 100, 75, 50)),
+}

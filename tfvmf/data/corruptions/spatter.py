@@ -13,18 +13,8 @@ from tfvmf.data.corruptions.draws import Draws, Floats, Images
 
 Masks = npt.NDArray[np.bool_]
 
-# The liquid: mean, deviation and blur of the noise it is made of, threshold of a drop; then for
-# water its strength, for mud the blur of its mask.
-_LIQUID = (
-    (0.62, 0.1, 0.7, 0.70, 0.5),
-    (0.65, 0.1, 0.8, 0.70, 0.5),
-    (0.65, 0.3, 1.0, 0.69, 0.5),
-    (0.65, 0.1, 0.7, 0.69, 0.6),
-    (0.65, 0.1, 0.5, 0.68, 0.6),
-)
-_FIRST_MUD = 4
-_WATER_COLOUR = np.array([175, 238, 238], np.float32)
-_MUD_COLOUR = np.array([63, 42, 20], np.float32)
+_WATER_COLOR = np.array([175, 238, 238], np.float32)
+_MUD_COLOR = np.array([63, 42, 20], np.float32)
 _EDGE_LOW, _EDGE_HIGH = 50, 150
 _FARTHEST = 20
 _BOX = np.full((3, 3), 1 / 9, np.float32)
@@ -33,39 +23,41 @@ _RELIEF = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)
 _SOBEL = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
 
 
-def _metric() -> Floats:
-    """Borgefors' distance of 5 x 5 steps for offsets of 0 to `_FARTHEST` + 1 both ways.
+# Distances of 0 to `_FARTHEST` + 1 pixels both ways in Borgefors' metric of 5 x 5 steps, by which
+# the published program approximates Euclid's: the shortest way in steps along a row (length 1),
+# diagonal (1.4) and of a knight (2.1969).
+_OFFSETS = np.arange(_FARTHEST + 2)
+_P, _Q = np.maximum.outer(_OFFSETS, _OFFSETS), np.minimum.outer(_OFFSETS, _OFFSETS)
+_METRIC = np.where(_P >= 2 * _Q, _P + 0.1969 * _Q, 2.1969 * (_P - _Q) + 1.4 * (2 * _Q - _P)).astype(
+    np.float32
+)
 
-    The shortest way in steps along a row (length 1), diagonal (1.4) and of a knight (2.1969): the
-    approximation of the Euclidean distance that the published program uses. With p >= q the two
-    offsets, it is p + 0.1969 q if p >= 2 q, otherwise 2.1969 (p - q) + 1.4 (2 q - p).
+
+def spatter(
+    images: Images,
+    draws: Draws,
+    mean: float,
+    deviation: float,
+    sigma: float,
+    threshold: float,
+    strength: float,
+    mud: bool,
+) -> Floats:
+    """Water: x + s m color; mud: (1 - m) x + m color, with m the mask of the drops in [0, 1].
+
+    The liquid is blurred noise (mean, deviation, sigma), and a drop where that is above
+    `threshold`; `strength` is s of water, and the blur of the mask of mud.
     """
-    offsets = np.arange(_FARTHEST + 2)
-    p = np.maximum(offsets[:, None], offsets)
-    q = np.minimum(offsets[:, None], offsets)
-    ways = np.where(p >= 2 * q, p + 0.1969 * q, 2.1969 * (p - q) + 1.4 * (2 * q - p))
-    return ways.astype(np.float32)
-
-
-_METRIC = _metric()
-
-
-def spatter(images: Images, severity: int, draws: Draws) -> Floats:
-    """Water: x + s m color; mud: (1 - m) x + m color, with m the mask of the drops in [0, 1]."""
-    mean, deviation, sigma, threshold, last = _LIQUID[severity - 1]
     side = images.shape[1]
-    liquid = draws.normal((side, side, 1))
-    liquid *= deviation
-    liquid += mean
+    liquid = draws.normal((side, side, 1)) * np.float32(deviation) + np.float32(mean)
     liquid = filters.gaussian_blur(liquid, sigma)
     drops = liquid >= threshold
-    if severity < _FIRST_MUD:
-        levels = np.minimum(np.where(drops, liquid, 0) * 255, 255).astype(np.uint8)
-        mask = (last * _water(levels[..., 0]))[..., None]
-        return images + mask * _WATER_COLOUR
-    mask = filters.gaussian_blur(drops.astype(np.float32), last)
-    mask[mask < 0.8] = 0
-    return images * (1 - mask) + mask * _MUD_COLOUR
+    if mud:
+        mask = filters.gaussian_blur(drops.astype(np.float32), strength)
+        mask[mask < 0.8] = 0
+        return images * (1 - mask) + mask * _MUD_COLOR
+    levels = np.minimum(np.where(drops, liquid, 0) * 255, 255).astype(np.uint8)
+    return images + (strength * _water(levels[..., 0]))[..., None] * _WATER_COLOR
 
 
 def _water(levels: npt.NDArray[np.uint8]) -> Floats:

@@ -1,0 +1,142 @@
+"""The corrupted images of a source: made when they are read, or from files or TFDS."""
+
+import functools
+import itertools
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from tfvmf.data import corruptions
+from tfvmf.data.base import Source, Subset
+from tfvmf.data.corruptions.draws import Images
+from tfvmf.data.images import resize_images
+from tfvmf.errors import UserError
+
+KINDS = ("generate", "tfds")  # where corrupted images come from that are not in a directory
+
+Part = tuple[str, int, int, int]  # corruption, severity, first image, last image + 1
+_LEVELS = len(corruptions.SEVERITIES)
+
+
+class Corrupted(NamedTuple):
+    """The corrupted images of a source.
+
+    Attributes:
+        described: What they are, in words.
+        read: (corruption, severity, first image, last image + 1) -> uint8 [n, H, W, 3].
+    """
+
+    described: str
+    read: Callable[[str, int, int, int], Images]
+
+    def read_ahead(self, parts: Sequence[Part]) -> Iterator[tuple[Part, Images]]:
+        """Yields each part's images; the next part's are made while these are used.
+
+        The encoder leaves some of every core idle, which is most of what generating takes: the
+        suite, corruptions generated, goes from 0.90 to 0.93 of the bare forward pass's rate.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            made = (pool.submit(self.read, *part) for part in parts)
+            none: Future[Images] = Future()
+            in_pairs = itertools.pairwise(itertools.chain(made, [none]))
+            for part, (now, _) in zip(parts, in_pairs, strict=True):
+                yield part, now.result()
+
+
+def open_corrupted(
+    source: Source,
+    *,
+    kind: str = "generate",
+    directory: str | os.PathLike[str] = "",
+    load: Callable[[str, str], Source] | None = None,
+) -> Corrupted:
+    """The corrupted images of a source, at its size; all problems with files show here.
+
+    Images that have one native size (CIFAR-10: 32 x 32) are corrupted at that size and enlarged to
+    the source's afterwards, as one would CIFAR-10-C; photographs of any size are corrupted at the
+    source's size.
+
+    Args:
+        source: The clean images, or a subset of them: the pixels are those of the whole set.
+        kind: `generate`, or `tfds` for the data set cifar10_corrupted.
+        directory: Of files in the layout of CIFAR-10-C, used if given: for each corruption
+            `NAME.npy`, uint8 [5 N, H, H, 3], severity after severity.
+        load: Opens a source by name and split, for `tfds`.
+    """
+    if kind not in KINDS:
+        raise UserError(f"corruptions={kind} is unknown: use one of {', '.join(KINDS)}")
+    rows, size = np.arange(source.size), source.image_shape[0]
+    if isinstance(source, Subset):  # files hold the corrupted copies of the whole set
+        rows, source = source.indices, source.whole
+    if directory:
+        place = pathlib.Path(directory).expanduser()
+        files = {name: _open(place, name, source.size) for name in corruptions.CORRUPTIONS}
+
+        def read(name: str, severity: int, start: int, stop: int) -> Images:
+            chosen = files[name][(severity - 1) * source.size + rows[start:stop]]
+            return resize_images(np.asarray(chosen), size)
+
+        return Corrupted(".npy files in the layout of CIFAR-10-C", read)
+    if kind == "tfds":
+        opened = _open_tfds(source, load)
+        # TFDS stores them in an order of its own: a part of them is not the same part of the clean.
+        sample = ", another sample of images" if len(rows) < source.size else ""
+        return Corrupted(
+            f"CIFAR-10-C from TFDS{sample}",
+            lambda name, severity, start, stop: opened(name, severity).take(rows[start:stop]),
+        )
+    native = source.native() if (source.native_size or 0) >= corruptions.SMALLEST_SIDE else source
+
+    def make(name: str, severity: int, start: int, stop: int) -> Images:
+        chosen = rows[start:stop]
+        made = corruptions.corrupt(native.take(chosen), name, severity, indices=chosen)
+        return resize_images(made, size)
+
+    side = native.image_shape[0]
+    described = f"at {side} x {side} pixels, seed 0; frost: {corruptions.frost_source()}"
+    return Corrupted(f"{corruptions.SOURCE} ({described})", make)
+
+
+def _open(place: pathlib.Path, name: str, count: int) -> np.ndarray:
+    """One corruption of `count` images: uint8 [5 count, H, H, 3], read from disk when used."""
+    path = place / f"{name}.npy"
+    if not path.is_file():
+        raise UserError(f"{path} is missing: the directory needs the .npy files of CIFAR-10-C")
+    try:
+        # Refuses pickled objects: a map holds plain numbers only.
+        rows = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, OSError, EOFError) as error:
+        raise UserError(f"{path} is not a complete .npy file of numbers ({error})") from error
+    side = rows.shape[1] if rows.ndim == 4 else 0
+    if rows.dtype != np.uint8 or rows.shape != (_LEVELS * count, side, side, 3):
+        raise UserError(
+            f"{path} holds {rows.dtype} {list(rows.shape)}: 5 severities of {count:,} images are "
+            f"uint8 [{_LEVELS * count}, H, H, 3]"
+        )
+    return rows
+
+
+def _open_tfds(
+    source: Source, load: Callable[[str, str], Source] | None
+) -> Callable[[str, int], Source]:
+    if source.name != "cifar10" or load is None:
+        raise UserError(
+            f"corruptions=tfds holds CIFAR-10's test images, and the data are {source.name}: use "
+            "corruptions=generate"
+        )
+
+    @functools.lru_cache(maxsize=1)
+    def opened(name: str, severity: int) -> Source:
+        spec = corruptions.tfds_spec(name, severity)
+        found = load(spec, "test")
+        if found.size != source.size:
+            raise UserError(f"{spec} holds {found.size} images: expected {source.size}")
+        return found
+
+    for name in corruptions.CORRUPTIONS:  # all there? the cheapest look is the first severity's
+        opened(name, corruptions.SEVERITIES[0])
+    return opened
