@@ -1,30 +1,31 @@
-"""SimCLR+vMF on CIFAR-10 for two CPU cores: ResNet-18 of width 16, the paper's losses.
+"""SimCLR+vMF on CIFAR-10 for two CPU cores: `convnet8` on views of 24 px, temperature 0.2, Muon.
 
     tfvmf train --config=cifar10_cpu --data_dir=DIR
+    tfvmf fit-kappa runs/cifar10_cpu-simclr_vmf
 
-45 minutes on 2 CPU cores that do 320 image pairs a second, 65 on slower ones (215). Reached a k-NN
-accuracy of 0.577 on the 10,000 test images (k = 20; 0.559 at k = 200), and a mean Spearman
-correlation of -0.56 over the 18 corruptions (CIFAR-10-C protocol, generated), with
-`--config.model.one_pass=true`. 8 epochs with a pass for every view, the default: k-NN 0.505, mean
-Spearman -0.54 (1,000 images). All of this with all 50,000 training images: there was no reserve.
+58 minutes on 2 cores of an AMD Zen 5 with other work (550 images per second, which is 52
+minutes, when it had none), then 3 for the head. One run, seed 0, judged on the 10,000 test images:
+k-NN accuracy 0.791 (k = 20, 48,000 voters, one pass at 32 px), linear probe 0.820. The head that
+the second command fits: mean Spearman correlation -0.90 over the 18 corruptions (CIFAR-10-C
+protocol, generated; 2,000 images), mean AUROC of single images, clean against severity 5, 0.815.
 """
 
 import ml_collections
 
-from tfvmf.config import default_config
+from tfvmf.configs import cifar10_cpu_resnet
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """A sixteenth of a ResNet-18's work, 16 epochs."""
-    config = default_config()
+    """A wide and shallow network, small views, 36 epochs; chosen in studies/recipe."""
+    config = cifar10_cpu_resnet.get_config()
     config.name = "cifar10_cpu"
-    config.epochs = 16
-    config.batch_size = 256
-    config.data.source = "cifar10"
-    config.data.reserve = 2000.0
-    config.model.width = 16
-    config.byol.output_norm = True
-    config.optimizer.learning_rate = 2e-3
-    config.optimizer.warmup_epochs = 1.0
-    config.monitor.every_epochs = 2.0
+    config.epochs = 36
+    config.data.view_share = 0.75
+    config.augment.update({"brightness": 0.4, "contrast": 0.4, "saturation": 0.4})
+    config.augment.gray_probability = 0.1
+    config.model.backbone = "convnet8"
+    config.model.width = 24
+    config.model.one_pass = True
+    config.simclr.temperature = 0.2
+    config.optimizer.update({"name": "muon", "learning_rate": 0.1, "weight_decay": 0.0})
     return config

@@ -1,6 +1,6 @@
 """Which views and which levels make a kappa that falls on images nobody augmented for?
 
-    .venv/bin/python -m studies.kappa.study --encoder=runs/cifar10_cpu-simclr_vmf \
+    .venv/bin/python -m studies.kappa.study --encoder=runs/cifar10_cpu_resnet-simclr_vmf \
         --data_dir=DIR --directory=runs/kappa_study [--seeds=3]
 
 Embeds ordinary and wide views of training images once, then trains a concentration head for every
