@@ -19,10 +19,10 @@ from tfvmf.evaluation.suites.failure import (
     crop,
     crop_test,
     detect,
-    failure,
     oracle,
     retrieve,
     risk_coverage,
+    verdict,
 )
 from tfvmf.evaluation.suites.probe import linear_probe
 
@@ -34,7 +34,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(run):
-    return failure(run)
+    return evaluation.failure(run)
 
 
 def area_by_hand(uncertainty, wrong):
@@ -87,7 +87,7 @@ def test_augrc_has_a_closed_form(rng):
 
 def test_the_verdict_says_what_was_found(results):
     def said(**changes):
-        return failure.verdict(results | {"wrong": 50, "correct": 350} | changes)
+        return verdict(results | {"wrong": 50, "correct": 350} | changes)
 
     assert "kappa is lower where the probe errs" in said(p=1e-9, auroc=0.8)
     assert "kappa misleads" in said(p=1 - 1e-9, auroc=0.2)
@@ -183,7 +183,7 @@ def test_the_suite_writes_a_table_and_a_picture(run, results):
 def test_a_run_without_errors_goes_on(run, monkeypatch):
     truth = np.eye(10)[run.sample(20).test.labels]
     monkeypatch.setattr(type(linear_probe(run)), "probabilities", lambda self, features: truth)
-    results = failure(run, max_images=20)
+    results = evaluation.failure(run, max_images=20)
     assert (results["wrong"], results["smallest_p"], results["auroc"]) == (0, None, None)
     table = run.sample(20).directory_for("failure") / "table.md"
     assert "nothing to compare" in table.read_text()
@@ -193,7 +193,7 @@ def test_a_run_without_errors_goes_on(run, monkeypatch):
 @pytest.mark.parametrize(("name", "sign"), [("feature_norm", -1), ("agreement", -1)])
 def test_any_score_is_turned_the_right_way(run, name, sign):
     options = Options(max_images=60, scores=(name,), num_views=3)
-    results = failure(run, options)
+    results = evaluation.failure(run, options)
     sample = run.sample(60).test
     values = run.uncertainty(options)(sample.images())[name]
     wrong = linear_probe(run).predict(run.embed(sample)["features"]) != sample.labels

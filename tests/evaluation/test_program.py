@@ -45,7 +45,6 @@ def test_mistakes_are_one_line(keras_file, run, tmp_path, capsys):
         ([run, "--suite=prob"], "did you mean probe"),
         ([run, "--score=kapa"], "score=kapa is unknown: did you mean kappa"),
         ([run, "--score=ensemble"], "needs at least 2 members"),
-        ([run, "--all_checkpoints", "--suite=probe"], "leave out --suite=probe"),
         ([run, "--supervised_workdir=/no/such/run"], "--supervised_workdir: "),
     ):
         assert evaluate(*arguments) == 2

@@ -17,7 +17,7 @@ from PIL import Image
 
 from tfvmf import evaluation, training
 from tfvmf.evaluation import Options, report
-from tfvmf.evaluation.suites.probe import linear_probe, probe
+from tfvmf.evaluation.suites.probe import linear_probe
 
 OPTIONS = Options(max_images=60)
 
@@ -72,8 +72,8 @@ def test_the_page_is_whole_and_needs_nothing_else(page, run):
         assert expected in text
     assert "a sample of 60 of 400 images" in text
     assert {"details", "summary"} <= parser.tags  # tables are folded
-    assert text.count(evaluation.SUITES["probe"].verdict(probe(run, OPTIONS))) == 3  # on top, too
-    accuracy = probe(run, OPTIONS)["linear_accuracy"]
+    assert text.count(evaluation.probe(run, OPTIONS)["verdict"]) == 3  # on top, too
+    accuracy = evaluation.probe(run, OPTIONS)["linear_accuracy"]
     assert f"{accuracy:.3f}" in text
 
 
@@ -186,9 +186,9 @@ def test_everything_from_data_files_and_configs_is_text(tmp_path):
     subject = dataclasses.replace(subject, name=NASTY)
     subject.test.name = NASTY
     subject.test.class_names = [f"{NASTY}{number}" for number in range(10)]
-    suites = [evaluation.SUITES[name] for name in ("images", "probe", "projector")]
-    measured = [(suite, suite(subject, OPTIONS)) for suite in suites]
-    measured[-1][1]["open"] = NASTY
+    names = ("images", "probe", "projector")
+    measured = {name: evaluation.SUITES[name](subject, OPTIONS) for name in names}
+    measured["projector"]["open"] = NASTY
     parser = Parser()
     parser.feed(report.render(subject, tmp_path / "sample60", measured, [NASTY]))
     assert not parser.open

@@ -1,26 +1,22 @@
 import dataclasses
 import json
-import math
 import re
 
-import keras
 import pytest
 from helpers.tiny_budget import TINY, tiny_workspace
 
 from tfvmf.errors import UserError
 from tfvmf.evaluation import paper
-from tfvmf.models.resnet import ARCHITECTURES, build_backbone
 from tfvmf.reproduction import execute
 from tfvmf.reproduction.experiments import (
     BUDGETS,
     EXPERIMENTS,
-    dimension_runs,
     named,
-    network_runs,
     sources,
+    varied_runs,
 )
 from tfvmf.reproduction.measure import MEASURES
-from tfvmf.reproduction.plan import Estimator, Workspace, duration, make_plan
+from tfvmf.reproduction.plan import Workspace, duration, make_plan
 from tfvmf.training import run_directory
 
 # Runs to train, members of an ensemble counted, and measurements.
@@ -52,7 +48,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(name, tmp_path, capsys):
     ]
     assert tuple(counted) == SIZES[name]
     assert len(printed.splitlines()) < 16
-    assert f"Total: {duration(plan.seconds)}, estimated from times of the test." in printed
+    assert f"Total: {duration(plan.seconds)}, estimated." in printed
     assert not list(tmp_path.iterdir())
 
 
@@ -76,18 +72,12 @@ def test_all_experiments_share_their_runs(tmp_path, capsys):
     assert len(list(plan.lines())) == len(list(once.lines()))  # seeds are grouped
 
 
-def test_a_budget_for_gpus_does_not_assume_one(tmp_path, monkeypatch):
+def test_a_budget_for_gpus_does_not_assume_one(tmp_path):
     workspace = Workspace(budget=BUDGETS["paper"], directory=tmp_path)
-    *_, last = make_plan(workspace, EXPERIMENTS["figure4"]).lines()
-    assert last.startswith("Total: time unknown, without an estimate. This budget needs a GPU")
-    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [kind])
     *lines, last = make_plan(workspace, EXPERIMENTS["figure4"]).lines()
-    assert last.endswith(
-        " min, estimated from times assumed for one data-center GPU, never measured."
-    )
+    assert last.startswith("Total: time unknown, estimated. This budget needs a GPU")
     assert len(lines) == 8  # 103 runs and checkpoints
-    # One measured run tells more than the kind of the machine.
-    monkeypatch.undo()
+    # One measured run tells how long it takes.
     place = workspace.run_directory("simclr_vmf")
     facts = {"train_images": 50_000}
     run_directory.write_or_check_config(place, workspace.config("simclr_vmf"), facts)
@@ -128,12 +118,11 @@ def test_results_of_the_same_settings_count_as_measured(tmp_path):
 
 
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
-def test_every_budget_plans_every_experiment(budget, tmp_path, monkeypatch):
-    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [kind])
+def test_every_budget_plans_every_experiment(budget, tmp_path):
     workspace = Workspace(budget=budget, directory=tmp_path)
     for experiment in EXPERIMENTS.values():
         plan = make_plan(workspace, experiment)
-        assert plan.seconds > 0
+        assert plan.seconds > 0 or budget.name == "paper"
         assert all(item.task.kind in MEASURES for item in plan.measurements)
         for run in plan.trainings:
             kept = run.config.checkpoint.keep
@@ -161,8 +150,8 @@ def test_experiments_share_runs(tmp_path):
     configs = {name: workspace.config(name) for name in workspace.runs}
     assert configs["simclr_vmf"].model.backbone == "resnet50"
     assert configs["supervised-mnist"].model.backbone == "resnet18"
-    assert set(dimension_runs(workspace.budget)) == set(paper.TABLE_4)
-    assert set(network_runs(workspace.budget)) == set(paper.TABLE_NETWORKS)
+    assert set(varied_runs(workspace.budget, "model.dimension")) == set(paper.TABLE_4)
+    assert set(varied_runs(workspace.budget, "model.backbone")) == set(paper.TABLE_NETWORKS)
 
 
 def test_only_what_an_experiment_trains_on_is_downloaded():
@@ -179,45 +168,28 @@ def test_a_directory_may_be_a_string(tmp_path):
 
 def test_seconds_follow_what_was_measured(tmp_path):
     experiment, workspace = EXPERIMENTS["table3"], tiny_workspace(tmp_path)
-    before = {run.label: run for run in make_plan(workspace, experiment).trainings}
-    assert before["simclr_vmf"].seconds == pytest.approx(10 + 4)
-    assert before["byol_vmf"].seconds == pytest.approx(10 + 4 * 1.3)
-    assert before["byol_vmf"].pace == "estimated from times of the test"
-    # BYOL took 2.6 s per step: twice what was expected.
+    before = {run.label: run.seconds for run in make_plan(workspace, experiment).trainings}
+    assert before["simclr_vmf"] == before["byol_vmf"] == pytest.approx(4)
+    # BYOL took 2.6 s per step.
     place = workspace.run_directory("byol_vmf")
     run_directory.write_or_check_config(place, workspace.config("byol_vmf"), {"train_images": 1397})
     line = {"step": 2, "loss": 1.0, "images_per_second": 349 / 2.6}
     (place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    after = {run.label: run for run in make_plan(workspace, experiment).trainings}
-    assert after["byol_vmf"].seconds == pytest.approx(2 * 10 + 4 * 2.6)
-    assert after["byol_vmf"].pace == "measured pace of this run"
-    assert after["swav_vmf"].seconds == pytest.approx(2 * (10 + 4))
-    assert "estimated from the pace of other runs" in after["swav_vmf"].pace
-
-
-def test_a_larger_network_costs_more():
-    plain, large = TINY.base_config(), TINY.base_config()
-    plain.model.backbone, large.model.backbone = "resnet18", "resnet50"
-    estimator = Estimator(TINY)
-    assert estimator.step_cost(large) / estimator.step_cost(plain) == pytest.approx(2.3)
-    slow, quick = (estimator.measure(config, 1000) for config in (large, plain))
-    assert slow - 1 == pytest.approx(2.3 * (quick - 1))
-
-
-def test_the_cost_of_a_backbone_is_the_number_of_its_multiplications():
-    counts = {}
-    for name in ARCHITECTURES:
-        backbone = build_backbone(name, width=8)
-        outputs = {layer.name: layer.output for layer in backbone.layers}
-        shapes = keras.Model(backbone.inputs, outputs).compute_output_shape((1, 32, 32, 3))
-        counts[name] = sum(
-            math.prod(shapes[layer.name][1:3]) * math.prod(layer.kernel.shape)
-            for layer in backbone.layers
-            if hasattr(layer, "kernel")
-        )
-    for name, architecture in ARCHITECTURES.items():
-        expected = counts[name] / counts["resnet18"]
-        assert architecture.relative_cost == pytest.approx(expected, rel=0.03)
+    after = make_plan(workspace, experiment)
+    assert [run.seconds for run in after.trainings] == pytest.approx([4 * 2.6] * 4)
+    # And a measurement twice as long as the budget says, which is then expected of the others.
+    first, *others = after.measurements
+    assert first.seconds == pytest.approx(first.passes / 1000)
+    first.keep({}, seconds=2 * first.seconds)
+    again = make_plan(workspace, experiment).measurements
+    assert again[1].seconds == pytest.approx(2 * others[0].seconds)
+    # Another run of the same kind is expected to take as long, not the median.
+    other = workspace.run_directory("swav_vmf")
+    run_directory.write_or_check_config(other, workspace.config("swav_vmf"), {"train_images": 1397})
+    (other / "metrics.jsonl").write_text(json.dumps({**line, "images_per_second": 349.0}) + "\n")
+    seconds = {run.label: run.seconds for run in make_plan(workspace, experiment).trainings}
+    assert seconds["swav_vmf"] == pytest.approx(4)
+    assert seconds["byol_vmf"] == pytest.approx(4 * 2.6)
 
 
 def test_a_run_of_other_settings_is_refused(tmp_path):

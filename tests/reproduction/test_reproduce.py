@@ -14,6 +14,7 @@ from helpers.tiny_budget import tiny_workspace
 
 from tfvmf import evaluation, training
 from tfvmf.data.corruptions import CORRUPTIONS
+from tfvmf.programs import cli
 from tfvmf.programs import reproduce as program
 from tfvmf.reproduction import execute, experiments, measure
 from tfvmf.reproduction.experiments import EXPERIMENTS, Experiment, Task
@@ -49,7 +50,7 @@ def made(tmp_path_factory):
     """
     workspace = tiny_workspace(tmp_path_factory.mktemp("tiny"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiments, "DIMENSIONS", (64,))
+        patch.setitem(experiments.VARIED, "model.dimension", (64,))
         with patch.context() as inner:
             inner.setattr(loop, "make_train_step", stopped_after(3))
             with pytest.raises(training.Interrupted, match="after step 3"):
@@ -66,14 +67,14 @@ def test_an_interrupted_run_continues(made):
     lines = training.read_metrics(workspace.run_directory("simclr_vmf"))
     assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4]
     after = make_plan(workspace, TABLE)
-    assert after.trainings[0].finished
+    assert after.trainings[0].done
     assert after.seconds == 0
 
 
 def test_other_experiments_reuse_the_run(made):
     workspace, _, _ = made
     plan = make_plan(workspace, EXPERIMENTS["table3"])
-    finished = [run.label for run in plan.trainings if run.finished]
+    finished = [run.label for run in plan.trainings if run.done]
     assert finished == ["simclr_vmf"]
     assert [item.done for item in plan.measurements] == [True, False, False, False]
 
@@ -107,15 +108,15 @@ def test_a_second_call_reuses_everything(made, monkeypatch, capsys):
     assert execute.reproduce("table4", workspace)[0].paths == written
     assert [path.read_bytes() for path in written[:2]] == before
     printed = capsys.readouterr().out
-    assert printed.count("finished, reused") == printed.count("done, reused") == 1
-    assert "Total: 0 s." in printed
+    assert printed.count("done, reused") == 2
+    assert "Total: 0 s, estimated." in printed
 
 
 def test_the_program_prints_the_page_and_names_the_files(made, monkeypatch, capsys):
     workspace, _, written = made
     monkeypatch.setitem(experiments.BUDGETS, "tiny", workspace.budget)
     values = flags.FlagValues()
-    program.define(values, [])
+    cli.define(program, values, [])
     values(["", "--experiment=table4", "--budget=tiny", f"--workdir={workspace.directory}"])
     program.main(values)
     printed = capsys.readouterr().out
@@ -128,7 +129,7 @@ def test_other_images_are_measured_again(made):
     workspace, _, _ = made
     more = tiny_workspace(workspace.directory, max_images=21)
     plan = make_plan(more, TABLE)
-    assert all(run.finished for run in plan.trainings)
+    assert all(run.done for run in plan.trainings)
     assert not any(item.done for item in plan.measurements)
 
 

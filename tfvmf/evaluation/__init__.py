@@ -20,14 +20,12 @@ from tfvmf.evaluation.suites import (
     Results,
     Suite,
     check_names,
-    describe_suites,
     evaluate,
     write_report,
 )
 
 if TYPE_CHECKING:
     from tfvmf.evaluation.subject import Subject, subject_from_run
-    from tfvmf.evaluation.suites.cifar10c import along_training
 
 __all__ = [
     "SCORES",
@@ -40,29 +38,23 @@ __all__ = [
     "Subject",
     "Suite",
     "Uncertainty",
-    "along_training",
     "check_names",
-    "describe_suites",
     "evaluate",
     "subject_from_run",
     "uncertainty",
     "write_report",
 ]
 
-_HOMES = {
-    "Subject": "subject",
-    "subject_from_run": "subject",
-    "along_training": "suites.cifar10c",
-}
+_OF_SUBJECT = ("Subject", "subject_from_run")
 
 
 def __getattr__(name: str) -> Any:
     if name in SUITES:
         return SUITES[name]
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name in _OF_SUBJECT:
+        return getattr(importlib.import_module(f"{__name__}.subject"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *SUITES})
+    return sorted({*globals(), *_OF_SUBJECT, *SUITES})

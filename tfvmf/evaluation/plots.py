@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from tfvmf.files import replacing
 
@@ -39,6 +40,12 @@ def save(figure: Figure, path: pathlib.Path) -> None:
     """Writes a PNG whole or not at all."""
     with replacing(path) as file:
         figure.savefig(file, format="png", bbox_inches="tight")
+
+
+def save_pixels(pixels: np.ndarray, path: pathlib.Path) -> None:
+    """Writes uint8 pixels [H, W, 3] as a PNG, whole or not at all."""
+    with replacing(path) as file:
+        Image.fromarray(pixels).save(file, format="PNG")
 
 
 @contextlib.contextmanager

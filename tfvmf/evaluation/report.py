@@ -10,14 +10,15 @@ import io
 import json
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
 from PIL import Image
 
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import SUITES, Results, Suite, at_step, count_images
+from tfvmf.evaluation.suites import SUITES, Results, at_step, count_images, headlines
+from tfvmf.evaluation.tables import Page, Table
 from tfvmf.files import read_text, write_text
 
 
@@ -26,40 +27,29 @@ def write(subject: Subject) -> pathlib.Path:
     if subject.directory is None:
         raise ValueError("a report needs a subject with a directory")
     directory = pathlib.Path(subject.directory).expanduser()
-    measured, others = read_results(directory, subject.identity())
-    write_text(directory / "report.html", render(subject, directory, measured, others))
-    return directory / "report.html"
-
-
-def read_results(
-    directory: pathlib.Path, identity: dict[str, Any]
-) -> tuple[list[tuple[Suite, Results]], list[str]]:
-    """The suites with results about a subject (see `Subject.identity`), in the page's order.
-
-    Also the names of those whose results are about another one, or cannot be read.
-    """
-    measured, others = [], []
+    measured: dict[str, Results] = {}
+    others = []  # about another subject, or cannot be read
     for name in SUITES:
         text = read_text(directory / name / "results.json")
         if text is None:
             continue
         try:
             results = json.loads(text)
-            same = identity.items() <= results.items()
-            of_sample = not SUITES[name].uses_images or "of_images" in results
+            same = subject.identity().items() <= results.items() and "page" in results
         except (AttributeError, TypeError, ValueError):
-            same = of_sample = False
-        if same and of_sample:
-            measured.append((SUITES[name], results))
+            same = False
+        if same:
+            measured[name] = results
         else:
             others.append(name)
-    return measured, others
+    write_text(directory / "report.html", render(subject, directory, measured, others))
+    return directory / "report.html"
 
 
 def render(
     subject: Subject,
     directory: pathlib.Path,
-    measured: Sequence[tuple[Suite, Results]],
+    measured: Mapping[str, Results],
     others: Sequence[str] = (),
 ) -> str:
     """The page, as HTML. All values are text: the template escapes them."""
@@ -68,44 +58,44 @@ def render(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = importlib.resources.files("tfvmf.evaluation") / "report.html.j2"
-    of_images = next((results for _, results in measured if "of_images" in results), None)
+    counts = (count_images(results) for results in measured.values() if "of_images" in results)
     facts = {
         "run directory": subject.workdir,
         "checkpoint": subject.facts.get("checkpoint"),
         "training images": f"{subject.train.name} ({subject.train.split})",
         "test images": f"{subject.test.name} ({subject.test.split})",
     }
-    lead = [
-        subject.description,
-        at_step(subject.identity()),
-        count_images(of_images) if of_images else "",
-    ]
+    lead = [subject.description, at_step(subject.identity()), next(counts, "")]
     return environment.from_string(template.read_text(encoding="utf-8")).render(
         title=f"{subject.name} on {subject.test.name}",
         lead=", ".join(filter(None, lead)),
         others=", ".join(others),
-        sections=[_section(directory / suite.name, suite, results) for suite, results in measured],
+        sections=[_section(directory / name, name, each) for name, each in measured.items()],
         facts={name: value for name, value in facts.items() if value is not None},
         settings=subject.settings,
     )
 
 
-def _section(directory: pathlib.Path, suite: Suite, results: Results) -> dict[str, Any]:
+def _section(directory: pathlib.Path, name: str, results: Results) -> dict[str, Any]:
     """What the page shows of a suite; pictures are addresses that hold them."""
-    command, gallery = results.get("open", ""), suite.gallery(results)
-    plots = [] if command or gallery else sorted(directory.glob("*.png"))
-    images = _cut(directory / "sprite.png", sum(map(len, gallery.values())))
+    title, page, command = SUITES[name].title, results["page"], results.get("open", "")
+    images = iter(_cut(directory / "sprite.png", sum(map(len, page["gallery"].values()))))
+    plots = [] if command or page["gallery"] else sorted(directory.glob("*.png"))
+    blocks = [block if isinstance(block, str) else Table(**block) for block in page["blocks"]]
     return {
-        "title": suite.title,
-        "anchor": re.sub(r"\W+", "-", suite.title.lower()),
-        "verdict": suite.verdict(results),
-        "headlines": [line for line in suite.headlines(results) if line.value is not None],
+        "title": title,
+        "anchor": re.sub(r"\W+", "-", title.lower()),
+        "verdict": results["verdict"],
+        "headlines": headlines(results),
         "gallery": {
-            heading: [{**tile._asdict(), "address": images[tile.place]} for tile in tiles]
-            for heading, tiles in gallery.items()
+            heading: [
+                {"caption": caption, "hint": hint, "address": next(images)}
+                for caption, hint in tiles
+            ]
+            for heading, tiles in page["gallery"].items()
         },
         "plots": [(path.stem, _address(path.read_bytes())) for path in plots],
-        "page": suite.page(results),
+        "page": Page(page["title"], blocks),
         "command": command,
     }
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tfvmf.errors import UserError
 from tfvmf.lazy import lazy_import
-from tfvmf.pixels import check_pixels
 
 if TYPE_CHECKING:
     import keras
@@ -33,17 +32,11 @@ Values = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A measure of certainty (expected sign -1) or of uncertainty (+1).
+    """A measure of certainty (expected sign -1) or of uncertainty (+1)."""
 
-    Attributes:
-        name: In flags and files.
-        title: In tables and pictures.
-        expected_sign: Of its correlation with the severity of a corruption.
-    """
-
-    name: str
-    title: str
-    expected_sign: int
+    name: str  # in flags and files
+    title: str  # in tables and pictures
+    expected_sign: int  # of its correlation with the severity of a corruption
 
     def uncertainty(self, values: np.ndarray) -> np.ndarray:
         """The values, turned so that high means uncertain."""
@@ -165,25 +158,13 @@ def uncertainty(
     images: np.ndarray,
     *,
     score: str | Sequence[str] = "kappa",
-    augmentation: Augmentation | None = None,
-    num_views: int = 8,
-    num_passes: int = 16,
-    seed: int = 0,
+    **settings: Any,
 ) -> Values:
     """The scores {name: [N]} of images [N, H, W, 3], uint8 or float in [0, 1].
 
-    The other arguments are those of `Uncertainty`.
+    `settings` are those of `Uncertainty`.
     """
-    pixels = check_pixels(images)
-    measure = Uncertainty(
-        members,
-        score,
-        augmentation=augmentation,
-        num_views=num_views,
-        num_passes=num_passes,
-        seed=seed,
-    )
-    return measure(pixels)
+    return Uncertainty(members, score, **settings)(images)
 
 
 def check_scores(names: Sequence[str]) -> tuple[str, ...]:

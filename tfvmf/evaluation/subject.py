@@ -5,7 +5,7 @@ import functools
 import pathlib
 import shlex
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import keras
 import numpy as np
@@ -121,11 +121,11 @@ class Subject:
         """The encoder as a function of images."""
         return self.keep("embedder", lambda: inference.Embedder(self.encoder))
 
-    def embed(self, source: Source, *, limit: int = 0) -> inference.Embeddings:
-        """The encoder's outputs on a source, or on its first `limit` images."""
+    def embed(self, source: Source) -> inference.Embeddings:
+        """The encoder's outputs on a source."""
         if source is self.train or source is self.test:
-            return self.keep((source, limit), lambda: _apply(self.embedder, source, limit))
-        return _apply(self.embedder, source, limit)
+            return self.keep(source, lambda: _apply(self.embedder, source))
+        return _apply(self.embedder, source)
 
     def labels(self, suite: str) -> tuple[np.ndarray, np.ndarray]:
         """Labels [N] of `train` and [n] of `test`, which a suite needs."""
@@ -257,7 +257,7 @@ def subject_from_run(
     judged = data or config.data.eval_source or config.data.source
     load = functools.partial(training.load_source, config)
     train, test = (
-        DeferredSource(load, judged, split, config.data.image_size)
+        cast(Source, DeferredSource(load, judged, split, config.data.image_size))
         for split in (config.data.train_split, config.data.eval_split)
     )
     return Subject(
@@ -278,49 +278,19 @@ def subject_from_run(
     )
 
 
-class DeferredSource(Source):
-    """A source that is opened when more than its name and the size of its images is asked for.
-
-    Args:
-        load: Opens it, from its name and split.
-        name: As `data.load_source` takes it.
-        split: The part of the data set.
-        image_size: Height and width of its images.
-    """
+class DeferredSource:
+    """Stands for a source that is opened when more than its name or image size is asked for."""
 
     def __init__(
         self, load: Callable[[str, str], Source], name: str, split: str, image_size: int
     ) -> None:
-        self._load = load
+        self._load = functools.cache(lambda: load(name, split))
         self.name, self.split = name, split
         self.image_shape = (image_size, image_size, 3)
 
-    @functools.cached_property
-    def _opened(self) -> Source:
-        return self._load(self.name, self.split)
-
     def __getattr__(self, name: str) -> Any:
-        # Only for what is not set above: size, labels, classes, files.
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._opened, name)
-
-    @property
-    def array(self) -> np.ndarray | None:
-        """All images when they are in memory; else None."""
-        return self._opened.array
-
-    def take(self, indices: np.ndarray) -> np.ndarray:
-        """The images at `indices`: uint8 [n, H, W, 3]."""
-        return self._opened.take(indices)
-
-    def images(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """The images `start` ... `stop - 1`: uint8 [n, H, W, 3]."""
-        return self._opened.images(start, stop)
-
-    def file(self, index: int) -> str:
-        """Which image it is."""
-        return self._opened.file(index)
+        # Only for what is not set above.
+        return getattr(self._load(), name)
 
 
 def _declared(method: Method) -> dict[str, Any]:
@@ -345,14 +315,13 @@ def _metrics(workdir: pathlib.Path, members: int) -> list[dict[str, float]]:
 
 
 def _apply(
-    function: Callable[[np.ndarray], dict[str, np.ndarray]], source: Source, limit: int = 0
+    function: Callable[[np.ndarray], dict[str, np.ndarray]], source: Source
 ) -> dict[str, np.ndarray]:
-    """A function of uint8 images on the first `limit` of a source (0: on all)."""
-    size = min(limit or source.size, source.size)
+    """A function of uint8 images on all images of a source."""
     parts = []
-    with Progress(size, unit="image", description=f"{source.name} ({source.split})") as bar:
-        for start in range(0, size, _CHUNK):
-            stop = min(start + _CHUNK, size)
-            parts.append(function(source.images(start, stop)))
-            bar.update(stop - start)
+    with Progress(source.size, unit="image", description=f"{source.name} ({source.split})") as bar:
+        for start in range(0, source.size, _CHUNK):
+            images = source.images(start, start + _CHUNK)
+            parts.append(function(images))
+            bar.update(len(images))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

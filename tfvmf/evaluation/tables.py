@@ -13,6 +13,7 @@ import textwrap
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from typing import NamedTuple
 
 from tfvmf.files import csv_text, is_number
 from tfvmf.progress import printable
@@ -171,14 +172,8 @@ class Table:
         return one_line(str(cell))
 
 
-@dataclasses.dataclass(frozen=True)
-class Picture:
-    """A picture on a page.
-
-    Attributes:
-        file: Its path, relative to the page.
-        title: What it shows.
-    """
+class Picture(NamedTuple):
+    """A picture on a page: its path, relative to the page, and what it shows."""
 
     file: str
     title: str
@@ -186,12 +181,7 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """A title, and below it paragraphs of text, tables and pictures.
-
-    Attributes:
-        title: Its first line.
-        blocks: What follows, from the top: text is a paragraph.
-    """
+    """A title, and below it, from the top, paragraphs of text, tables and pictures."""
 
     title: str
     blocks: Sequence[str | Table | Picture]

@@ -2,16 +2,16 @@
 
 import dataclasses
 import gc
-import pathlib
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import keras
 
 from tfvmf import evaluation, training
 from tfvmf.data.sources import parse
-from tfvmf.reproduction import measure, reports, stand_ins
-from tfvmf.reproduction.experiments import Task, named
+from tfvmf.reproduction import measure, reports
+from tfvmf.reproduction.experiments import named
 from tfvmf.reproduction.plan import Measurement, Training, Workspace, duration, make_plan
 from tfvmf.training import checkpoints, run_directory
 
@@ -38,15 +38,15 @@ def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list
     plan = make_plan(workspace, *experiments)
     print(f"{title}\n{workspace.description()}; in {workspace.directory}")
     print("\n".join(plan.lines()), flush=True)
-    _check_data(workspace, [run for run in plan.trainings if not run.finished], dry_run=dry_run)
+    _check_data(workspace, [run for run in plan.trainings if not run.done], dry_run=dry_run)
     if dry_run:
         return []
     written = []
     for experiment in experiments:
         for run in make_plan(workspace, experiment).trainings:
-            if not run.finished:
+            if not run.done:
                 whole = make_plan(workspace, *experiments)
-                number = 1 + sum(each.finished for each in whole.trainings)
+                number = 1 + sum(each.done for each in whole.trainings)
                 count, left = len(whole.trainings), duration(whole.seconds)
                 print(f"\nrun {number} of {count}, {left} left: {run.label}", flush=True)
                 training.train(run.config, run.directory)
@@ -68,12 +68,13 @@ def _check_data(workspace: Workspace, trainings: Iterable[Training], *, dry_run:
     """
     wanted = {run.config.data.source: run.config for run in trainings}
     for images in workspace.budget.sets:
-        if not images.source and workspace.source(images) in wanted:
-            path, size = workspace.stand_in(images), workspace.budget.base.data.image_size
+        config = wanted.get(workspace.source(images))
+        if config and not images.source:
             if dry_run:
                 del wanted[workspace.source(images)]
             else:
-                stand_ins.write(images.name, path, size=size)
+                path = workspace.stand_in(images)
+                measure.write_stand_in(images.name, path, size=config.data.image_size)
     for source, config in wanted.items():
         first = "[:1]" if dry_run and parse(source)[1] == "tfds" else ""
         for split in (config.data.train_split, config.data.eval_split):
@@ -83,57 +84,41 @@ def _check_data(workspace: Workspace, trainings: Iterable[Training], *, dry_run:
 def measure_missing(measurements: Iterable[Measurement]) -> None:
     """Makes the measurements that are missing, those of one run one after another."""
     missing = [item for item in measurements if not item.done]
+    missing.sort(key=lambda item: (str(item.directory), item.step))
     subject: evaluation.Subject | None = None
-    for number, item in enumerate(
-        sorted(missing, key=lambda item: (str(item.directory), item.step)), start=1
-    ):
-        left = duration(sum(each.seconds for each in missing if not each.done))
+    for number, item in enumerate(missing, start=1):
+        left = duration(sum(each.seconds for each in missing[number - 1 :]))
         print(f"\nmeasurement {number} of {len(missing)}, {left} left: {item.label}", flush=True)
         clock = time.perf_counter()
+        workspace, task = item.workspace, item.task
+        places: dict[str, Any] = {
+            "data_dir": workspace.data_dir,
+            "max_pixels": workspace.max_pixels,
+        }
+        checkpoint = str(checkpoints.directory(item.directory) / f"step-{item.step}")
         if subject is None or subject.workdir != item.directory:
             subject = None
             _forget()
-            ensemble = item.key["score"] == "ensemble"
-            if ensemble:  # its members were trained one by one
-                config = item.workspace.config(item.task.run)
+            if item.key["score"] == "ensemble":  # its members were trained one by one
+                config, checkpoint = workspace.config(task.run), ""
                 run_directory.write_or_check_config(item.directory, config, {})
-            place = "" if ensemble else _checkpoint(item)
-            subject = _subject(item.workspace, item.directory, place)
+            subject = evaluation.subject_from_run(item.directory, checkpoint=checkpoint, **places)
         elif subject.facts["step"] != item.step:
-            subject = subject.at(_checkpoint(item))  # the same images
-        options = _options(item.workspace, item.task)
-        found = measure.MEASURES[item.task.kind](subject.sample(options.max_images), options)
+            subject = subject.at(checkpoint)  # the same images
+        options = evaluation.Options(
+            max_images=workspace.images, num_passes=workspace.budget.num_passes
+        )
+        if task.supervised:
+            home = workspace.runs[task.run].images
+            supervised = workspace.run_directory(task.supervised)
+            options = dataclasses.replace(
+                options,
+                ood_sources=tuple(map(workspace.source, workspace.others(home))),
+                supervised=evaluation.subject_from_run(supervised, **places),
+            )
+        found = measure.MEASURES[task.kind](subject.sample(options.max_images), options)
         item.keep(found, seconds=time.perf_counter() - clock)
     _forget()
-
-
-def _options(workspace: Workspace, task: Task) -> evaluation.Options:
-    options = evaluation.Options(
-        max_images=workspace.images, num_passes=workspace.budget.num_passes
-    )
-    if not task.supervised:
-        return options
-    others = workspace.others(workspace.runs[task.run].images)
-    return dataclasses.replace(
-        options,
-        ood_sources=tuple(map(workspace.source, others)),
-        supervised=_subject(workspace, workspace.run_directory(task.supervised)),
-    )
-
-
-def _subject(
-    workspace: Workspace, directory: pathlib.Path, checkpoint: str = ""
-) -> evaluation.Subject:
-    return evaluation.subject_from_run(
-        directory,
-        checkpoint=checkpoint,
-        data_dir=workspace.data_dir,
-        max_pixels=workspace.max_pixels,
-    )
-
-
-def _checkpoint(item: Measurement) -> str:
-    return str(checkpoints.directory(item.directory) / f"step-{item.step}")
 
 
 def _forget() -> None:

@@ -8,12 +8,14 @@ is answered at once.
 """
 
 import dataclasses
-import functools
 import importlib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ml_collections
+
+from tfvmf.settings import flatten
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,22 +44,14 @@ class Budget:
     dropout: float = 0.1  # rate of MC dropout, which the paper does not give
     num_passes: int  # forward passes of MC dropout
     sets: tuple[ImageSet, ImageSet, ImageSet]  # Table 2 trains on all, the others on the first
-    seconds_to_start: float  # until the first step of a run, mostly to build its graph
-    seconds_per_step: float  # of simclr_vmf
-    seconds_to_measure: float  # until the first image is measured
-    images_per_second: float  # that are corrupted and measured
-    timing: str  # where these times come from
-    needs_gpu: bool = False
+    # Before anything was measured here: images per second of training and of measuring, found on
+    # two CPU cores; NaN for a budget that needs a GPU.
+    rates: tuple[float, float] = (math.nan, math.nan)
 
     @property
     def is_papers(self) -> bool:
         """Whether the data sets are the paper's, so that its numbers may be drawn beside ours."""
         return all(images.name == images.stands_for for images in self.sets)
-
-    @functools.cached_property
-    def base(self) -> ml_collections.FrozenConfigDict:
-        """A read-only `base_config`."""
-        return ml_collections.FrozenConfigDict(self.base_config())
 
     def base_config(self) -> ml_collections.ConfigDict:
         """The settings that all runs share: those of simclr_vmf."""
@@ -103,27 +97,19 @@ DIGITS = Budget(
         _image_set("digits_turned", _TURNED, 1397, 400, source="", stands_for="cifar100"),
         _image_set("photo_patches", _PATCHES, 1400, 400, source="", stands_for="mnist"),
     ),
-    seconds_to_start=15.0,
-    seconds_per_step=0.2,
-    seconds_to_measure=3.0,
-    images_per_second=3500.0,
-    timing="times measured on 2 CPU cores",
+    rates=(640.0, 3500.0),
 )
 
 CPU = Budget(
     name="cpu",
-    config="cifar10_cpu",
+    config="cifar10_cpu_resnet",
     # Ten checkpoints more than needed: each interruption writes another one.
     changes={"checkpoint.every_epochs": 2.0, "checkpoint.keep": 18},
     max_images=2_000,
     num_members=3,
     num_passes=16,
     sets=(_CIFAR10, _CIFAR100, dataclasses.replace(_MNIST, changes={**_NO_FLIPS, "epochs": 5})),
-    seconds_to_start=25.0,
-    seconds_per_step=0.85,
-    seconds_to_measure=5.0,
-    images_per_second=1600.0,
-    timing="times measured on 2 CPU cores",
+    rates=(300.0, 1600.0),
 )
 
 PAPER = Budget(
@@ -136,12 +122,6 @@ PAPER = Budget(
     num_members=5,
     num_passes=16,
     sets=(_CIFAR10, _CIFAR100, _MNIST),
-    seconds_to_start=60.0,
-    seconds_per_step=0.35,
-    seconds_to_measure=20.0,
-    images_per_second=1600.0,
-    timing="times assumed for one data-center GPU, never measured",
-    needs_gpu=True,
 )
 
 BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (DIGITS, CPU, PAPER)}
@@ -149,9 +129,11 @@ BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (DIGITS, CPU, PA
 
 # Runs.
 
-DIMENSIONS = (64, 128, 256, 384)
-NETWORKS = ("resnet18", "resnet34", "resnet50")
-
+# What Table 4 and the appendix's table of networks vary.
+VARIED: dict[str, tuple[Any, ...]] = {
+    "model.dimension": (64, 128, 256, 384),
+    "model.backbone": ("resnet18", "resnet34", "resnet50"),
+}
 # The study of further augmentations: noise of sigma < 0.25; brightness, contrast and saturation
 # from 0.3 to 0.4, and "hue (p = 0.2 -> p = 0.3)". The only probability of 0.2 among SimCLR's views
 # is that of a gray one, so that is what is raised.
@@ -160,7 +142,6 @@ JITTER = {
     **{f"augment.{name}": 0.4 for name in ("brightness", "contrast", "saturation")},
     "augment.gray_probability": 0.3,
 }
-
 # Table 1 and its Pearson twin: run -> title, and the paper's row. The sign is the expected one.
 BASELINES = {
     "simclr": ("ensemble (+)", "Model ensembles (+)"),
@@ -180,35 +161,31 @@ AUGMENTATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run, or one ensemble."""
+    """One run, or one ensemble; its name is that of its directory."""
 
-    name: str  # of its directory
-    changes: Mapping[str, Any]  # dotted settings in which it differs from the budget's
     images: ImageSet  # that it is trained on
+    changes: Mapping[str, Any]  # dotted settings in which it differs from the budget's
     num_members: int = 1  # size of the ensemble; 1 for an ordinary run
 
 
 def all_runs(budget: Budget) -> dict[str, Run]:
     """All runs that some experiment needs, by name."""
     home = budget.sets[0]
-    found = [
-        Run("simclr_vmf", {}, home),
+    found = {
         # A member is a run like any other: Figure 4 uses the first one.
-        Run("simclr", {"method": "simclr"}, home, num_members=budget.num_members),
-        Run("simclr-dropout", {"method": "simclr", "model.dropout": budget.dropout}, home),
-        Run("mc_infonce", {"method": "mc_infonce"}, home),
-        *(Run(name, {"method": name}, home) for name in FRAMEWORKS.values()),
-        Run("simclr_vmf-noise", NOISE, home),
-        Run("simclr_vmf-jitter", JITTER, home),
-        *(Run(run, {"model.dimension": d}, home) for d, run in dimension_runs(budget).items()),
-        *(Run(run, {"model.backbone": n}, home) for n, run in network_runs(budget).items()),
-    ]
+        "simclr": Run(home, {"method": "simclr"}, num_members=budget.num_members),
+        "simclr-dropout": Run(home, {"method": "simclr", "model.dropout": budget.dropout}),
+        **{name: Run(home, {"method": name}) for name in ("mc_infonce", *FRAMEWORKS.values())},
+        "simclr_vmf-noise": Run(home, NOISE),
+        "simclr_vmf-jitter": Run(home, JITTER),
+    }
+    for setting in VARIED:
+        found |= {run: Run(home, {setting: v}) for v, run in varied_runs(budget, setting).items()}
     for images in budget.sets:
-        found.append(Run(own_run(budget, images), images.changes, images))
+        found[own_run(budget, images)] = Run(images, images.changes)
         changes = {**images.changes, **budget.supervised, "method": "supervised"}
-        found.append(Run(supervised_run(images), changes, images))
-    # Runs that repeat the budget's own settings are called simclr_vmf: the first of them counts.
-    return {run.name: run for run in reversed(found)}
+        found[supervised_run(images)] = Run(images, changes)
+    return found | {"simclr_vmf": Run(home, {})}
 
 
 def named(name: str) -> list["Experiment"]:
@@ -233,16 +210,11 @@ def supervised_run(images: ImageSet) -> str:
     return f"supervised-{images.name}"
 
 
-def dimension_runs(budget: Budget) -> dict[int, str]:
-    """Table 4: {dimension of the embedding: run}."""
-    own = budget.base.model.dimension
-    return {d: "simclr_vmf" if d == own else f"simclr_vmf-{d}d" for d in DIMENSIONS}
-
-
-def network_runs(budget: Budget) -> dict[str, str]:
-    """The appendix's table of networks: {backbone: run}."""
-    own = budget.base.model.backbone
-    return {n: "simclr_vmf" if n == own else f"simclr_vmf-{n}" for n in NETWORKS}
+def varied_runs(budget: Budget, setting: str) -> dict[Any, str]:
+    """{value: name of the run} for a setting of `VARIED`; the budget's own value is simclr_vmf."""
+    own = flatten(budget.base_config())[setting]
+    unit = "d" if setting == "model.dimension" else ""
+    return {v: "simclr_vmf" if v == own else f"simclr_vmf-{v}{unit}" for v in VARIED[setting]}
 
 
 # Experiments.
@@ -270,6 +242,10 @@ class Experiment:
 
 def _corruption(runs: Iterable[str]) -> list[Task]:
     return [Task(run, "corruption") for run in dict.fromkeys(runs)]
+
+
+def _varied(budget: Budget, setting: str) -> list[Task]:
+    return _corruption(varied_runs(budget, setting).values())
 
 
 def _out_of_distribution(budget: Budget) -> list[Task]:
@@ -306,8 +282,8 @@ _TASKS: dict[str, Callable[[Budget], list[Task]]] = {
     "table1": lambda _: _corruption(BASELINES),
     "table2": _out_of_distribution,
     "table3": lambda _: _corruption(FRAMEWORKS.values()),
-    "table4": lambda budget: _corruption(dimension_runs(budget).values()),
-    "table5": lambda budget: _corruption(network_runs(budget).values()),
+    "table4": lambda budget: _varied(budget, "model.dimension"),
+    "table5": lambda budget: _varied(budget, "model.backbone"),
     "pearson": lambda _: _corruption(BASELINES),
     "figure1": lambda _: [Task("simclr_vmf", "spread")],
     "figure2": lambda _: [Task("simclr_vmf", "examples"), Task("simclr_vmf", "failure")],

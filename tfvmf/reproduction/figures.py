@@ -3,7 +3,6 @@
 Tables are drawn from their columns, {title: cells}; pictures from what was measured.
 """
 
-import dataclasses
 import itertools
 import pathlib
 import textwrap
@@ -21,6 +20,8 @@ from tfvmf.evaluation import plots
 from tfvmf.evaluation.plots import BLUE, GRAY, ORANGE
 
 Columns = Mapping[str, Sequence[Any]]
+# Of a bar chart: {title of a panel: {column: (name in the legend, color)}}.
+Panels = Mapping[str, Mapping[str, tuple[str, str]]]
 
 CHOSEN_KAPPAS = (1000.0, 100.0, 20.0, 5.0, 1.0)
 
@@ -28,16 +29,6 @@ _FAINT = "#b9bcc6"
 _SAMPLES = 500
 # The eye looks along -z; the mean leans out of the picture, up and to the right.
 MEAN = np.array([0.36, 0.42, np.sqrt(1 - 0.36**2 - 0.42**2)])
-
-
-@dataclasses.dataclass(frozen=True)
-class Bars:
-    """One series of a bar chart."""
-
-    name: str  # in the legend
-    column: str
-    paper: str = ""  # the column with the paper's numbers, drawn as marks; "" for none
-    color: str = BLUE
 
 
 def write(path: pathlib.Path, title: str, below: str, draw: Callable[[], Figure]) -> None:
@@ -58,13 +49,15 @@ def draw_bars(
     columns: Columns,
     *,
     labels: Sequence[str],
-    panels: Mapping[str, Sequence[Bars]],
+    panels: Panels,
     axis_label: str,
     line: float = 0.0,
+    paper: bool = False,
 ) -> Figure:
-    """Groups of bars under their labels; one panel for each {title: series}.
+    """Groups of bars under their labels.
 
-    `line` is the value at which nothing was learned. Columns `<title>, sd` are error bars.
+    `line` is the value at which nothing was learned. Columns `<title>, sd` are error bars; with
+    `paper`, columns `paper: <title>`, or `paper`, are marks.
     """
     places, most = np.arange(len(labels)), max(map(len, panels.values()))
     width = min(12.0, max(6.0, 0.6 * len(labels) * max(1.0, 0.7 * most)))
@@ -73,19 +66,20 @@ def draw_bars(
     marks = {"linestyle": "", "marker": "D", "markersize": 4, "color": "black"}
     for axis, (title, series) in zip(axes, panels.items(), strict=True):
         share = 0.8 / len(series)
-        for number, bars in enumerate(series):
+        for number, (column, (name, color)) in enumerate(series.items()):
             shifted = places + (number - (len(series) - 1) / 2) * share
-            heights, errors = columns[bars.column], columns.get(f"{bars.column}, sd")
-            look = {"width": 0.9 * share, "color": bars.color, "label": bars.name, "capsize": 2}
+            heights, errors = columns[column], columns.get(f"{column}, sd")
+            look = {"width": 0.9 * share, "color": color, "label": name, "capsize": 2}
             axis.bar(shifted, heights, yerr=errors, ecolor="#333333", **look)
-            if bars.paper:
-                axis.plot(shifted, columns[bars.paper], label="paper", **marks)
+            printed = columns.get(f"paper: {column}", columns.get("paper")) if paper else None
+            if printed:
+                axis.plot(shifted, printed, label="paper", **marks)
         axis.axhline(line, color=GRAY, linewidth=1.0)
         axis.margins(y=0.12)
         axis.grid(visible=False, axis="x")
         if title:  # of a panel with one series
-            printed = f", paper's {np.mean(columns[bars.paper]):+.2f}" if bars.paper else ""
-            axis.set_title(f"{title}: mean {np.mean(heights):+.2f}{printed}", loc="left")
+            theirs = f", paper's {np.mean(printed):+.2f}" if printed else ""
+            axis.set_title(f"{title}: mean {np.mean(heights):+.2f}{theirs}", loc="left")
     if len(labels) > 8:
         axes[-1].set_xticks(places, labels, rotation=40, ha="right")
     else:

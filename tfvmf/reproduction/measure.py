@@ -1,22 +1,32 @@
-"""What is measured of a run: each function takes a subject and options, and returns JSON."""
+"""What is measured of a run: each function takes a subject and options, and returns JSON.
 
+And stand-ins for MNIST and CIFAR-100 that need no download. `digits_turned` is close to the digits:
+the same strokes and classes, turned by 90 degrees. `photo_patches` is far from both: square patches
+of scikit-learn's two sample photographs, with the photograph as the class. Test patches come from
+the right quarter of the photographs, training patches from the rest: no pixel is in both.
+"""
+
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tfvmf import neighbors
+from tfvmf import data, neighbors
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from tfvmf.evaluation import Options, Subject
+from tfvmf.data.images import resize_image
+from tfvmf.evaluation import SUITES, Options, Subject
 from tfvmf.evaluation.suites.cifar10c import measure_corruption
 from tfvmf.evaluation.suites.failure import compare, detect
-from tfvmf.evaluation.suites.ood import ood
 from tfvmf.evaluation.suites.probe import linear_probe
+from tfvmf.files import replacing
 
 # Figure 2A: corruptions of three kinds, chosen before any result was seen.
 SHOWN = ("gaussian_blur", "fog", "pixelate")
 EXAMPLES = 6
 QUANTILES = (0.99, 0.75, 0.5, 0.25, 0.01)
+
+PATCH = 64  # side in pixels of the photographs
 
 
 def corruption(subject: Subject, options: Options) -> dict[str, Any]:
@@ -56,7 +66,7 @@ def failure(subject: Subject, options: Options) -> dict[str, Any]:
 
 def out_of_distribution(subject: Subject, options: Options) -> dict[str, Any]:
     """Table 2: AUROC of three detectors, one entry per out-of-distribution data set."""
-    results = ood(subject, options)
+    results = SUITES["ood"](subject, options)
     scores = [entry["scores"] for entry in results["out"].values()]
     kept = ("f_res", "kappa", "f_res+kappa")
     auroc = [{name: found[name]["auroc"] for name in kept} for found in scores]
@@ -117,3 +127,41 @@ MEASURES: dict[str, Callable[[Subject, Options], dict[str, Any]]] = {
     "examples": examples,
     "spread": spread,
 }
+
+
+def digits_turned(split: str, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The digits, turned counter-clockwise: images uint8 [N, S, S, 3], labels [N]."""
+    source = data.load_source("digits", split, image_size=size)
+    assert source.labels is not None
+    return np.rot90(source.images(), axes=(1, 2)), source.labels
+
+
+def photo_patches(split: str, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Patches at random places of a photograph of a temple and one of a flower, likewise."""
+    from sklearn.datasets import load_sample_images
+
+    photos = load_sample_images().images
+    count, seed = (1400, 0) if split == "train" else (400, 1)
+    draws = np.random.default_rng(seed)
+    labels = np.arange(count) % len(photos)
+    patches = []
+    for label in labels:
+        height, width, _ = photos[label].shape
+        border = 3 * width // 4
+        left, right = (0, border) if split == "train" else (border, width)
+        y = draws.integers(0, height - PATCH + 1)
+        x = draws.integers(left, right - PATCH + 1)
+        patches.append(resize_image(photos[label][y : y + PATCH, x : x + PATCH], size))
+    return np.stack(patches), labels
+
+
+def write_stand_in(name: str, path: pathlib.Path, *, size: int) -> None:
+    """Writes a stand-in as an npz file (`npz:<path>` reads it), unless it exists."""
+    if path.exists():
+        return
+    make = {"digits_turned": digits_turned, "photo_patches": photo_patches}[name]
+    arrays = {}
+    for split in ("train", "test"):
+        arrays[f"x_{split}"], arrays[f"y_{split}"] = make(split, size)
+    with replacing(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -7,21 +7,20 @@ import json
 import math
 import pathlib
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import ml_collections
-import tensorflow as tf
 
 from tfvmf.config import flatten, validate
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, frost_source
 from tfvmf.errors import UserError
 from tfvmf.files import read_text, write_json
-from tfvmf.methods import METHODS
-from tfvmf.models.resnet import ARCHITECTURES
 from tfvmf.reproduction.experiments import Budget, Experiment, ImageSet, Run, Task, all_runs
 from tfvmf.training import checkpoints, read_metrics, run_directory
 from tfvmf.training.loop import member_config
+
+_LATEST_LINES = 20  # of metrics.jsonl, for the rate of a run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +95,7 @@ class Workspace:
 
     def stand_in(self, images: ImageSet) -> pathlib.Path:
         """The file of a stand-in; absolute, so that a run does not depend on the current folder."""
-        size = self.budget.base.data.image_size
+        size = self.budget.base_config().data.image_size
         return self.root.resolve() / "data" / f"{images.name}_{size}.npz"
 
     def others(self, images: ImageSet) -> list[ImageSet]:
@@ -105,7 +104,7 @@ class Workspace:
 
     def description(self) -> str:
         """What every output says about how it was made."""
-        config, home = self.budget.base, self.budget.sets[0]
+        config, home = self.budget.base_config(), self.budget.sets[0]
         last = self.seed + self.seeds - 1
         seeds = f" {last}" if self.seeds == 1 else f"s {self.seed} to {last}"
         return (
@@ -115,7 +114,7 @@ class Workspace:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
     """One run to train, or one member of an ensemble."""
 
@@ -125,27 +124,39 @@ class Training:
     step: int  # done so far
     total_steps: int
     seconds: float  # left, estimated
-    pace: str  # source of the estimate
 
     @property
-    def finished(self) -> bool:
+    def done(self) -> bool:
         """Whether nothing is left to train."""
         return self.step >= self.total_steps
 
+    @property
+    def amount(self) -> str:
+        """How much there is to do in all."""
+        return f"{self.total_steps:,} steps"
+
+    @property
+    def state(self) -> str:
+        """What is left, while something is."""
+        return f"continues from step {self.step:,}" if self.step else "to be trained"
+
     def checkpoint_steps(self) -> list[int]:
-        """Steps of the regular checkpoints: those that will be written or, once finished, exist."""
+        """Steps of the regular checkpoints: those that will be written or, once done, exist."""
         steps_per_epoch = self.total_steps // self.config.epochs
         every = max(1, round(self.config.checkpoint.every_epochs * steps_per_epoch))
         planned = sorted({*range(every, self.total_steps + 1, every), self.total_steps})
-        if not self.finished:
+        if not self.done:
             return planned
         kept = {checkpoints.step_of(path) for path in checkpoints.paths(self.directory)}
         return [step for step in planned if step in kept]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One task at one checkpoint, and the file that keeps its result."""
+    """One task at one checkpoint, and the files that keep its result.
+
+    They are next to the run and, if `--results` is given, there, with a hash of the run's settings.
+    """
 
     task: Task
     label: str  # in the plan
@@ -154,21 +165,24 @@ class Measurement:
     step: int  # of the checkpoint
     epoch: float  # of the checkpoint
     key: dict[str, Any]  # everything that the result depends on, apart from the run
+    passes: int  # of one image through the network
     seconds: float  # estimated
-    expected_seconds: float  # by the times of the budget alone
+    state = "to be measured"
+
+    @property
+    def amount(self) -> str:
+        """How much there is to do in all."""
+        return f"{self.key['images']:,} images"
 
     @property
     def paths(self) -> list[pathlib.Path]:
-        """The files that keep the result: next to the run, and in `--results` if that is given.
-
-        A name there has a hash of the settings of the run.
-        """
-        name = f"{self.task.kind}-{self.step}.json"
-        paths = [self.directory / "eval" / "reproduce" / name]
-        if self.workspace.results:
-            settings = self.workspace.fingerprint(self.task.run, self.task.supervised)
-            name = f"{self.task.kind}-{self.task.run}-{self.step}-{settings}.json"
-            paths.append(pathlib.Path(self.workspace.results).expanduser() / name)
+        """The files."""
+        task, workspace = self.task, self.workspace
+        paths = [self.directory / "eval" / "reproduce" / f"{task.kind}-{self.step}.json"]
+        if workspace.results:
+            settings = workspace.fingerprint(task.run, task.supervised)
+            name = f"{task.kind}-{task.run}-{self.step}-{settings}.json"
+            paths.append(pathlib.Path(workspace.results).expanduser() / name)
         return paths
 
     @property
@@ -178,77 +192,58 @@ class Measurement:
 
     def read(self) -> dict[str, Any] | None:
         """The kept result, or None if there is none with this key."""
-        for path in self.paths:
-            entry = _read_kept(path)
-            if entry and entry["key"] == self.key:
-                return entry["results"]
-        return None
+        kept = (entry for entry in map(_read_kept, self.paths) if entry.get("key") == self.key)
+        return next((entry["results"] for entry in kept), None)
 
     def keep(self, results: dict[str, Any], *, seconds: float) -> None:
-        """Writes a result and the time that it took next to the run, and to `--results`."""
-        times = {"seconds": seconds, "expected_seconds": self.expected_seconds}
+        """Writes a result, and the time that it took."""
+        effort = {"passes": self.passes, "seconds": seconds}
         for path in self.paths:
-            write_json(path, {"key": self.key, **times, "results": results})
+            write_json(path, {"key": self.key, **effort, "results": results})
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything that experiments are made of, finished or not."""
+    """Everything that experiments are made of, done or not."""
 
     trainings: list[Training]
     measurements: list[Measurement]
-    note: str = ""  # about the times
 
     @property
     def seconds(self) -> float:
-        """Estimated time left."""
-        left = [item.seconds for item in self.measurements if not item.done]
-        return sum(left) + sum(run.seconds for run in self.trainings)
+        """Estimated time left; NaN if it is unknown."""
+        return sum(item.seconds for item in self._items() if not item.done)
+
+    def _items(self) -> list[Training | Measurement]:
+        return [*self.trainings, *self.measurements]
 
     def lines(self) -> Iterator[str]:
         """The plan as text: one line for all checkpoints, members and seeds of a run."""
-        runs, items = _grouped(self.trainings), _grouped(self.measurements)
-        width = max(map(len, [*runs, *items]))
-        paces = {run.pace for run in self.trainings if not run.finished}
-        for label, trainings in runs.items():
-            left, state = [run for run in trainings if not run.finished], "finished, reused"
+        groups: dict[tuple[str, str], list[Training | Measurement]] = {}
+        for item in self._items():
+            verb = "train" if isinstance(item, Training) else "measure"
+            groups.setdefault((verb, item.label.partition(",")[0]), []).append(item)
+        width = max(len(label) for _, label in groups)
+        for (verb, label), items in groups.items():
+            left = [item for item in items if not item.done]
+            some = f"{len(left)} of " if 0 < len(left) < len(items) else ""
+            times = f"{some}{len(items)} x" if len(items) > 1 else ""
+            state = "done, reused"
             if left:
-                at = f"continues from step {left[0].step:,}" if left[0].step else "to be trained"
-                pace = f" ({left[0].pace})" if len(paces) > 1 else ""
-                state = f"{at}, {duration(sum(run.seconds for run in left))}{pace}"
-            amount = f"{trainings[0].total_steps:,} steps"
-            yield f"  train    {label:{width}} {_times(left, trainings)}{amount:>14}: {state}"
-        for label, measurements in items.items():
-            missing, state = [item for item in measurements if not item.done], "done, reused"
-            if missing:
-                state = f"to be measured, {duration(sum(item.seconds for item in missing))}"
-            amount = f"{measurements[0].key['images']:,} images"
-            yield f"  measure  {label:{width}} {_times(missing, measurements)}{amount:>14}: {state}"
-        same = f", {paces.pop()}" if len(paces) == 1 else ""
-        yield f"Total: {duration(self.seconds)}{same}.{self.note}"
-
-
-_Item = TypeVar("_Item", Training, Measurement)
-
-
-def _grouped(items: Iterable[_Item]) -> dict[str, list[_Item]]:
-    """Items by the first part of their labels: what follows is a member, a seed, a checkpoint."""
-    groups: dict[str, list[_Item]] = {}
-    for item in items:
-        groups.setdefault(item.label.partition(",")[0], []).append(item)
-    return groups
-
-
-def _times(left: Sequence[_Item], items: Sequence[_Item]) -> str:
-    if len(items) == 1:
-        return " " * 5
-    some = f"{len(left)} of " if 0 < len(left) < len(items) else ""
-    return f"{some}{len(items)} x".rjust(5)
+                state = f"{left[0].state}, {duration(sum(item.seconds for item in left))}"
+            yield f"  {verb:8} {label:{width}} {times:>5}{items[0].amount:>14}: {state}"
+        note = ""
+        if math.isnan(self.seconds):
+            note = (
+                " This budget needs a GPU: how long it takes here is known once a run has begun. "
+                "--budget=cpu is made for a machine without one."
+            )
+        yield f"Total: {duration(self.seconds)}, estimated.{note}"
 
 
 def make_plan(workspace: Workspace, *experiments: Experiment) -> Plan:
     """Compares what experiments need with what exists. Trains nothing and needs no data."""
-    estimator = make_estimator(workspace.budget, workspace.root)
+    rates = _Rates(workspace)
     trainings: dict[pathlib.Path, Training] = {}
     measurements: dict[pathlib.Path, Measurement] = {}
     needed: set[pathlib.Path] = set()
@@ -256,20 +251,14 @@ def make_plan(workspace: Workspace, *experiments: Experiment) -> Plan:
         for task in (task for each_of in experiments for task in each_of.tasks(each.budget)):
             used: list[Training] = []
             for name in filter(None, (task.run, task.supervised)):
-                used += _trainings(each, estimator, name, trainings, task.first_member)
-            for item in _measurements(each, estimator, used[0], task):
+                used += _trainings(each, rates, name, trainings, task.first_member)
+            for item in _measurements(each, rates, used[0], task):
                 measurements.setdefault(item.paths[0], item)
                 if not item.done:
                     needed.update(run.directory for run in used)
     # A run that is not there is not needed where all that is measured of it is known.
-    kept = [run for run in trainings.values() if run.finished or run.directory in needed]
-    note = ""
-    if math.isnan(estimator.training):
-        note = (
-            " This budget needs a GPU, and TensorFlow sees none here: how long it takes is known "
-            "once a run has begun. --budget=cpu is made for a machine like this."
-        )
-    return Plan(kept, list(measurements.values()), note)
+    kept = [run for run in trainings.values() if run.done or run.directory in needed]
+    return Plan(kept, list(measurements.values()))
 
 
 def duration(seconds: float) -> str:
@@ -282,9 +271,37 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
+class _Rates:
+    """Images per second as measured in a workspace; the budget's, where nothing was measured."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._usual, self.measuring = workspace.budget.rates
+        self._runs: dict[tuple[str, str], float] = {}
+        for path in workspace.root.glob("runs/**/metrics.jsonl"):
+            lines = read_metrics(path.parent)
+            rates = [line["images_per_second"] for line in lines if "images_per_second" in line]
+            if rates:
+                config, _ = run_directory.read(path.parent)
+                self._runs[_kind(config)] = statistics.median(rates[-_LATEST_LINES:])
+        found = map(_read_kept, workspace.root.glob("runs/**/eval/reproduce/*.json"))
+        efforts = [(each["passes"], each["seconds"]) for each in found if "passes" in each]
+        if efforts:
+            passes, seconds = map(sum, zip(*efforts, strict=True))
+            self.measuring = passes / max(seconds, 1e-9)
+
+    def training(self, config: ml_collections.ConfigDict) -> float:
+        """Of a run of the same method and network, or else of the median run."""
+        median = statistics.median(self._runs.values()) if self._runs else self._usual
+        return self._runs.get(_kind(config), median)
+
+
+def _kind(config: ml_collections.ConfigDict) -> tuple[str, str]:
+    return config.method, config.model.backbone
+
+
 def _trainings(
     workspace: Workspace,
-    estimator: "Estimator",
+    rates: _Rates,
     name: str,
     known: dict[pathlib.Path, Training],
     first_member: bool,
@@ -310,13 +327,19 @@ def _trainings(
             total = settings.epochs * (images // settings.batch_size)
             newest = checkpoints.latest(directory)
             step = checkpoints.step_of(newest) if newest else 0
-            seconds, pace = estimator.train(settings, directory, max(0, total - step))
-            known[directory] = Training(label, directory, settings, step, total, seconds, pace)
+            known[directory] = Training(
+                label=label,
+                directory=directory,
+                config=settings,
+                step=step,
+                total_steps=total,
+                seconds=(total - step) * settings.batch_size / rates.training(settings),
+            )
         yield known[directory]
 
 
 def _measurements(
-    workspace: Workspace, estimator: "Estimator", run: Training, task: Task
+    workspace: Workspace, rates: _Rates, run: Training, task: Task
 ) -> Iterator[Measurement]:
     """The measurements of a task: one, or one per checkpoint of its run.
 
@@ -342,14 +365,14 @@ def _measurements(
                 "passes": workspace.budget.num_passes,
                 "frost": frost_source(),
             },
-            seconds=estimator.measure(run.config, passes),
-            expected_seconds=Estimator(workspace.budget).measure(run.config, passes),
+            passes=passes,
+            seconds=passes / rates.measuring,
         )
 
 
 def _effort(workspace: Workspace, task: Task) -> tuple[str, int]:
     """The measure of uncertainty that a task uses ("" for none), and its forward passes."""
-    count, run, score, passes = workspace.images, workspace.runs[task.run], "kappa", 1
+    count, run = workspace.images, workspace.runs[task.run]
     train = run.images.train_images
     images = {
         "corruption": count * (1 + len(CORRUPTIONS) * len(SEVERITIES)),
@@ -360,92 +383,19 @@ def _effort(workspace: Workspace, task: Task) -> tuple[str, int]:
         "spread": count * (1 + len(CORRUPTIONS)),
     }[task.kind]
     if task.kind == "accuracy":
-        score = ""
-    elif run.num_members > 1 and not task.first_member:
-        score, passes = "ensemble", run.num_members
-    elif workspace.config(task.run).model.dropout:
-        score, passes = "dropout", workspace.budget.num_passes + 1
-    return score, images * passes
+        return "", images
+    if run.num_members > 1 and not task.first_member:
+        return "ensemble", images * run.num_members
+    if run.changes.get("model.dropout"):
+        return "dropout", images * (workspace.budget.num_passes + 1)
+    return "kappa", images
 
 
 def _read_kept(path: pathlib.Path) -> dict[str, Any]:
-    """A kept measurement: `key`, `seconds`, `expected_seconds`, `results`; {} if there is none."""
+    """A kept measurement: `key`, `passes`, `seconds`, `results`; {} if there is none."""
     try:
         return json.loads(read_text(path) or "{}")
     except json.JSONDecodeError as error:
         raise UserError(
             f"{path} is damaged ({error}): rename it, and it is measured again"
         ) from error
-
-
-_LATEST_LINES = 20  # of metrics.jsonl, for the pace of a run
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimator:
-    """Estimates how long trainings and measurements take."""
-
-    budget: Budget  # whose times hold where nothing was measured
-    training: float = 1.0  # factor on the budget's training times, from the runs that exist
-    measuring: float = 1.0  # the same of measurements
-
-    def train(
-        self, config: ml_collections.ConfigDict, directory: pathlib.Path, steps: int
-    ) -> tuple[float, str]:
-        """Seconds for a number of steps of a run, and the source of this estimate."""
-        if not steps:
-            return 0.0, ""
-        start = self.training * self.budget.seconds_to_start
-        own = _seconds_per_step(directory, config.batch_size)
-        if own:
-            return start + steps * own, "measured pace of this run"
-        source = self.budget.timing if self.training == 1.0 else "the pace of other runs here"
-        if math.isnan(self.training):
-            return math.nan, "without an estimate"
-        step = self.training * self.budget.seconds_per_step * self.step_cost(config)
-        return start + steps * step, f"estimated from {source}"
-
-    def measure(self, config: ml_collections.ConfigDict, forward_passes: int) -> float:
-        """Seconds for a number of forward passes of one image."""
-        seconds = forward_passes * self.backbone_cost(config) / self.budget.images_per_second
-        return self.measuring * (self.budget.seconds_to_measure + seconds)
-
-    def step_cost(self, config: ml_collections.ConfigDict) -> float:
-        """Time of a step of a run, relative to the budget's simclr_vmf."""
-        method, base = (METHODS[each.method].relative_cost for each in (config, self.budget.base))
-        return self.backbone_cost(config) * method / base
-
-    def backbone_cost(self, config: ml_collections.ConfigDict) -> float:
-        """Time of a forward pass of a run, relative to the budget's simclr_vmf."""
-        own, base = (
-            ARCHITECTURES[each.model.backbone].relative_cost for each in (config, self.budget.base)
-        )
-        return own / base
-
-
-def make_estimator(budget: Budget, directory: pathlib.Path) -> Estimator:
-    """An estimator that has looked at the runs and measurements in a directory."""
-    plain = Estimator(budget)
-    paces = []
-    for path in sorted(directory.glob("runs/**/metrics.jsonl")):
-        config, _ = run_directory.read(path.parent)
-        pace = _seconds_per_step(path.parent, config.batch_size)
-        if pace:
-            paces.append(pace / (budget.seconds_per_step * plain.step_cost(config)))
-    kept = list(filter(None, map(_read_kept, directory.glob("runs/**/eval/reproduce/*.json"))))
-    taken, expected = (sum(e[key] for e in kept) for key in ("seconds", "expected_seconds"))
-    # A GPU's times say nothing about another machine.
-    blind = budget.needs_gpu and not tf.config.list_physical_devices("GPU")
-    usual = math.nan if blind else 1.0
-    return Estimator(
-        budget,
-        training=statistics.median(paces) if paces else usual,
-        measuring=taken / expected if expected else usual,
-    )
-
-
-def _seconds_per_step(directory: pathlib.Path, batch_size: int) -> float | None:
-    """The pace of a run's latest steps; None if it has not logged any."""
-    found = [line.get("images_per_second") for line in read_metrics(directory)]
-    rates = list(filter(None, found))[-_LATEST_LINES:]
-    return batch_size / statistics.median(rates) if rates else None

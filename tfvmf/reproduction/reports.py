@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 
 from tfvmf import vmf
 from tfvmf.data.corruptions import CORRUPTIONS, SOURCE
-from tfvmf.evaluation import paper, plots
+from tfvmf.evaluation import paper
+from tfvmf.evaluation.plots import BLUE, GREEN, ORANGE
 from tfvmf.evaluation.tables import Cell, Page, Picture, Table
 from tfvmf.files import write_text
 from tfvmf.reproduction import experiments, figures
 from tfvmf.reproduction.experiments import Budget, Experiment, own_run, supervised_run
-from tfvmf.reproduction.figures import Bars
 from tfvmf.reproduction.plan import Measurement, Workspace
 
 PAPER = (
@@ -66,29 +66,29 @@ class Written:
 
 def write(experiment: Experiment, workspace: Workspace, results: Sequence[Results]) -> Written:
     """Writes `<experiment>.md`, `.csv`, `.tex` and `.png`; `results` are those of each seed."""
+    budget = workspace.budget
     reports = [_REPORTS[experiment.name](workspace, found) for found in results]
     shown, numbers = _combine([report.table for report in reports])
-    title = f"{experiment.title} (budget {workspace.budget.name})"
-    kinds = {task.kind for task in experiment.tasks(workspace.budget)}
+    title = f"{experiment.title} (budget {budget.name})"
+    kinds = {task.kind for task in experiment.tasks(budget)}
     corrupted = "" if kinds <= {"ood", "accuracy", "failure"} else f" Corrupted images: {SOURCE}."
     description = workspace.description()
+    provenance: dict[str, Cell] = {
+        "budget": budget.name,
+        "data": budget.sets[0].name,
+        "epochs": budget.base_config().epochs,
+        "images": workspace.images,
+    }
     sentences = [f"{description[0].upper()}{description[1:]}.{corrupted}", PAPER]
     if len(results) > 1:
+        provenance["seeds"] = len(results)
         sentences.append(
             f"Mean ± standard deviation over {len(results)} seeds; images are those of the first."
         )
-    provenance: dict[str, Cell] = {
-        "budget": workspace.budget.name,
-        "data": workspace.budget.sets[0].name,
-        "epochs": workspace.budget.base.epochs,
-        "images": workspace.images,
-        **({"seeds": len(results)} if len(results) > 1 else {}),
-    }
-    endings = ("md", "csv", "tex", "png")
-    paths = [workspace.root / f"{experiment.name}.{ending}" for ending in endings]
+    paths = [workspace.root / f"{experiment.name}.{end}" for end in ("md", "csv", "tex", "png")]
     page, table, latex, picture = paths
     columns = dict(zip(numbers.columns, zip(*numbers.rows, strict=True), strict=True))
-    below = "\n".join(each for each in sentences if each is not PAPER or workspace.budget.is_papers)
+    below = "\n".join(each for each in sentences if each is not PAPER or budget.is_papers)
     figures.write(picture, title, below, lambda: reports[0].draw(columns))
     write_text(table, numbers.csv(beside=provenance))
     write_text(latex, shown.latex())
@@ -102,31 +102,29 @@ def _combine(tables: Sequence[Table]) -> tuple[Table, Table]:
 
     There a column whose numbers differ between seeds is followed by a column `<title>, sd`.
     """
-    first, parts = tables[0], [[*table.rows, *table.footer] for table in tables]
+    first = tables[0]
     if len(tables) == 1:
         return first, first
-    cells = [[_spread(values) for values in zip(*rows)] for rows in zip(*parts)]  # noqa: B905
-    varied = [any(sd is not None for _, sd in column) for column in zip(*cells, strict=True)]
-    shown: list[list[Cell]] = [
-        [mean if sd is None else f"{mean:{first.form}} ± {sd:{first.form}}" for mean, sd in row]
-        for row in cells
-    ]
-    numbers: list[list[Cell]] = [
-        [value for pair, both in zip(row, varied, strict=True) for value in pair[: 1 + both]]
-        for row in cells
-    ]
-    titles = [
-        title + end
-        for title, both in zip(first.columns, varied, strict=True)
-        for end in ("", ", sd")[: 1 + both]
-    ]
-    words = [
-        any(isinstance(cell[0], str) for cell in column) for column in zip(*cells, strict=True)
-    ]
-    sides, count = "".join("l" if text else "r" for text in words), len(first.rows)
+    seeds = [list(zip(*table.rows, *table.footer, strict=True)) for table in tables]
+    shown: list[list[Cell]] = []
+    numbers: dict[str, list[Cell]] = {}
+    sides = ""
+    for title, *columns in zip(first.columns, *seeds, strict=True):
+        cells = [_spread(values) for values in zip(*columns, strict=False)]
+        form = first.form
+        texts = [m if sd is None else f"{m:{form}} ± {sd:{form}}" for m, sd in cells]
+        shown.append(texts)
+        numbers[title] = [mean for mean, _ in cells]
+        if any(sd is not None for _, sd in cells):
+            numbers[f"{title}, sd"] = [sd for _, sd in cells]
+        sides += "l" if any(isinstance(mean, str) for mean, _ in cells) else "r"
+    rows, all_numbers = (list(zip(*each, strict=True)) for each in (shown, numbers.values()))
+    n = len(first.rows)
     return (
-        dataclasses.replace(first, rows=shown[:count], footer=shown[count:], align=sides),
-        dataclasses.replace(first, columns=titles, rows=numbers[:count], footer=numbers[count:]),
+        dataclasses.replace(first, rows=rows[:n], footer=rows[n:], align=sides),
+        dataclasses.replace(
+            first, columns=[*numbers], rows=all_numbers[:n], footer=all_numbers[n:]
+        ),
     )
 
 
@@ -145,34 +143,30 @@ def baselines(
 ) -> Report:
     """Table 1 and its Pearson twin: one row per corruption, four methods next to the paper's."""
     columns: dict[str, Mapping[str, float]] = {}
-    panels: dict[str, list[Bars]] = {}
+    panels = {}
     for run, (title, row) in experiments.BASELINES.items():
         columns |= {title: results(run, "corruption")[kind], f"paper: {title}": printed[row]}
-        rises = title.endswith("(+)")
-        name = "variance, should rise" if rises else "kappa, should fall"
-        color = plots.ORANGE if rises else plots.BLUE
-        panels[title] = [_series(workspace, title, name=name, color=color)]
-    draw = _bars(_LABELS, panels, f"{kind.capitalize()} correlation")
+        look = ("variance, should rise", ORANGE) if "+)" in title else ("kappa, should fall", BLUE)
+        panels[title] = {title: look}
+    budget = workspace.budget
     notes = [
         "(+) and (-) are the expected signs: variance should grow with corruption, kappa should "
         "fall.",
-        f"Ensembles have {workspace.budget.num_members} members with different seeds; dropout has "
-        f"a rate of {workspace.budget.dropout} and {workspace.budget.num_passes} passes. The paper "
-        "gives neither number.",
+        f"Ensembles have {budget.num_members} members with different seeds; dropout has a rate of "
+        f"{budget.dropout} and {budget.num_passes} passes. The paper gives neither number.",
     ]
     if kind == "spearman":
         notes.append(
             f"The paper's row of its own method has a mean of {_mean(printed['Ours (-)']):.3f}; "
             f"its text and its other tables say {paper.TABLE_3['simclr']:.3f}."
         )
-    return Report(_by_corruption(columns), notes, draw)
+    axis = f"{kind.capitalize()} correlation"
+    return Report(_by_corruption(columns), notes, _bars(workspace, _LABELS, panels, axis))
 
 
 def out_of_distribution(workspace: Workspace, results: Results) -> Report:
     """Table 2: one row per pair of data sets, three detectors next to the paper's."""
     detectors = {"f_res": "F_res", "kappa": "kappa", "f_res+kappa": "F_res + kappa"}
-    colors = iter((plots.BLUE, plots.ORANGE, plots.GREEN))
-    series = [_series(workspace, title, color=next(colors)) for title in detectors.values()]
     columns = ["familiar", "foreign"]
     for title in detectors.values():
         columns += [title, f"paper: {title}"]
@@ -185,7 +179,7 @@ def out_of_distribution(workspace: Workspace, results: Results) -> Report:
             row: list[Cell] = [inside.name, outside.name]
             for name in detectors:
                 row += [values[name], paper.TABLE_2[pair][name]]
-            rows.append([*row, f"{pair[0]}, {pair[1]}"])
+            rows.append(row if budget.is_papers else [*row, f"{pair[0]}, {pair[1]}"])
         # A run may be shorter than the budget's others, or have another network.
         for run in (own_run(budget, inside), supervised_run(inside)):
             config = workspace.config(run)
@@ -196,17 +190,22 @@ def out_of_distribution(workspace: Workspace, results: Results) -> Report:
         f"supervised run; kappa is of a run without labels. {sets}.",
         f"Trained: {'; '.join(trained)}.",
     ]
-    if any(not images.source for images in budget.sets):
+    if not budget.is_papers:
+        columns.append("the paper's pair")
         notes.append(
             "The data sets are stand-ins that need no download, one pair near and one far, in the "
             "place of the paper's pairs: the paper's numbers are of other images."
         )
-    draw = _bars([f"{row[0]},\n{row[1]}" for row in rows], {"": series}, "AUROC", line=0.5)
-    if budget.is_papers:  # the last column says the same as the first two
-        rows = [row[:-1] for row in rows]
-    titles = columns if budget.is_papers else [*columns, "the paper's pair"]
-    table = Table(columns=titles, rows=rows, form=".4f")
-    return Report(table, notes, draw)
+    series = dict(
+        zip(
+            detectors.values(),
+            (("F_res", BLUE), ("kappa", ORANGE), ("F_res + kappa", GREEN)),
+            strict=True,
+        )
+    )
+    labels = [f"{row[0]},\n{row[1]}" for row in rows]
+    draw = _bars(workspace, labels, {"": series}, "AUROC", line=0.5)
+    return Report(Table(columns=columns, rows=rows, form=".4f"), notes, draw)
 
 
 def means(
@@ -222,8 +221,8 @@ def means(
         values = results(run, "corruption")
         further = (values["mean_pearson"], values["mean_per_image"])
         rows.append([str(label), values["mean_spearman"], printed[label], *further])
-    series = Bars("tfvmf", "tfvmf", "paper" if workspace.budget.is_papers else "")
-    draw = _bars([str(row[0]) for row in rows], {"": [series]}, "mean Spearman correlation")
+    series = {"": {"tfvmf": ("tfvmf", BLUE)}}
+    draw = _bars(workspace, [str(row[0]) for row in rows], series, "mean Spearman correlation")
     notes = [
         "Means over 18 corruptions of the correlation of six mean kappas with severity, which "
         "should be negative. Over all images: the correlation over every (image, severity) pair, "
@@ -237,12 +236,11 @@ def distributions(_: Workspace, results: Results) -> Report:
     """Figure 1: samples of the vMF distribution on a sphere, at chosen and at learned kappas."""
     found = results("simclr_vmf", "spread")
     dimension = found["dimension"]
-    kappas = [("chosen", kappa) for kappa in figures.CHOSEN_KAPPAS] + [
-        (f"encoder, {quantile:.0%} quantile ({condition})", kappa)
-        for quantile, condition, kappa in zip(
-            *(found[key] for key in ("quantiles", "conditions", "kappa")), strict=True
-        )
-    ]
+    kappas = [("chosen", kappa) for kappa in figures.CHOSEN_KAPPAS]
+    for quantile, name, kappa in zip(
+        found["quantiles"], found["conditions"], found["kappa"], strict=True
+    ):
+        kappas.append((f"encoder, {quantile:.0%} quantile ({name})", kappa))
     rows: list[list[Cell]] = [
         [label, kappa, *(float(vmf.mean_resultant_length(kappa, d)) for d in (3, dimension))]
         for label, kappa in kappas
@@ -263,18 +261,22 @@ def distributions(_: Workspace, results: Results) -> Report:
 def images_and_failures(_: Workspace, results: Results) -> Report:
     """Figure 2: A examples from certain to uncertain, B kappa of correct and wrong predictions."""
     examples, failure = results("simclr_vmf", "examples"), results("simclr_vmf", "failure")
-    printed = paper.FAILURE
-    rows: list[list[Cell]] = [
-        ["B: correct predictions", failure["correct"], printed["correct"]],
-        ["B: wrong predictions", failure["wrong"], printed["wrong"]],
-        ["B: mean kappa, correct", failure["mean_correct"], None],
-        ["B: mean kappa, wrong", failure["mean_wrong"], None],
-        ["B: smallest p", _small(failure["smallest_p"]), _small(printed["smallest_p"])],
-        ["B: largest p", _small(failure["largest_p"]), _small(printed["largest_p"])],
-        ["B: AUROC, wrong is positive", failure["auroc"], None],
-        ["A: kappa of the most certain image", examples["most"]["kappa"][0], None],
-        ["A: kappa of the least certain image", examples["least"]["kappa"][0], None],
-    ]
+    rows: list[list[Cell]] = []
+    for name, key in {
+        "correct predictions": "correct",
+        "wrong predictions": "wrong",
+        "mean kappa, correct": "mean_correct",
+        "mean kappa, wrong": "mean_wrong",
+        "smallest p": "smallest_p",
+        "largest p": "largest_p",
+        "AUROC, wrong is positive": "auroc",
+    }.items():
+        pair = [failure[key], paper.FAILURE.get(key)]
+        if key.endswith("_p"):
+            pair = [None if value is None else f"{value:.2e}" for value in pair]
+        rows.append([f"B: {name}", *pair])
+    for name in ("most", "least"):
+        rows.append([f"A: kappa of the {name} certain image", examples[name]["kappa"][0], None])
     for name, entry in examples["corrupted"].items():
         for severity, kappa in enumerate(entry["kappa"]):
             rows.append([f"A: {name.replace('_', ' ')}, severity {severity}", kappa, None])
@@ -292,12 +294,11 @@ def images_and_failures(_: Workspace, results: Results) -> Report:
 
 def augmentations(workspace: Workspace, results: Results) -> Report:
     """Figure 3: one row per corruption, one column per set of augmentations."""
-    columns, series = {}, []
-    colors = iter((plots.GREEN, plots.BLUE, plots.ORANGE))
+    columns, series = {}, {}
+    colors = iter((GREEN, BLUE, ORANGE))
     for run, title in experiments.AUGMENTATIONS.items():
         columns[title] = results(run, "corruption")["spearman"]
-        bars = _series(workspace, title, color=next(colors))
-        series.append(bars if title == "default" else dataclasses.replace(bars, paper=""))
+        series[title] = (title, next(colors))
     columns["paper: default"] = paper.TABLE_1["Ours (-)"]
     notes = [
         "Gaussian noise: sigma drawn below 0.25. Stronger color jitter: brightness, contrast and "
@@ -308,7 +309,7 @@ def augmentations(workspace: Workspace, results: Results) -> Report:
         "positive, and that those of brightness and similar corruptions shift with stronger "
         "jitter.",
     ]
-    draw = _bars(_LABELS, {"": series}, "Spearman correlation")
+    draw = _bars(workspace, _LABELS, {"": series}, "Spearman correlation")
     return Report(_by_corruption(columns), notes, draw)
 
 
@@ -358,18 +359,12 @@ def _by_corruption(columns: Mapping[str, Mapping[str, float]]) -> Table:
     return Table(columns=["corruption", *columns], rows=rows, footer=[footer])
 
 
-def _series(workspace: Workspace, title: str, *, name: str = "", color: str = plots.BLUE) -> Bars:
-    """A column as bars; with the paper's numbers, if they are of the same data."""
-    return Bars(
-        name or title, title, f"paper: {title}" if workspace.budget.is_papers else "", color
-    )
-
-
 def _bars(
-    labels: list[str], panels: dict[str, list[Bars]], axis_label: str, *, line: float = 0.0
+    workspace: Workspace, labels: list[str], panels: figures.Panels, axis: str, *, line: float = 0.0
 ) -> Callable[[figures.Columns], Figure]:
+    printed = workspace.budget.is_papers  # otherwise its numbers are of other data
     return lambda columns: figures.draw_bars(
-        columns, labels=labels, panels=panels, axis_label=axis_label, line=line
+        columns, labels=labels, panels=panels, axis_label=axis, line=line, paper=printed
     )
 
 
@@ -377,19 +372,17 @@ def _mean(values: Mapping[str, float]) -> float:
     return float(np.mean(list(values.values())))
 
 
-def _small(value: float | None) -> str | None:
-    return None if value is None else f"{value:.2e}"
+def _varied(setting: str) -> Callable[[Budget], dict[Any, str]]:
+    return functools.partial(experiments.varied_runs, setting=setting)
 
 
 _REPORTS: dict[str, Callable[[Workspace, Results], Report]] = {
     "table1": functools.partial(baselines, "spearman", paper.TABLE_1),
     "pearson": functools.partial(baselines, "pearson", paper.TABLE_1_PEARSON),
     "table2": out_of_distribution,
-    "table3": functools.partial(
-        means, "framework", lambda _: experiments.FRAMEWORKS, paper.TABLE_3
-    ),
-    "table4": functools.partial(means, "dimension", experiments.dimension_runs, paper.TABLE_4),
-    "table5": functools.partial(means, "network", experiments.network_runs, paper.TABLE_NETWORKS),
+    "table3": lambda *of: means("framework", lambda _: experiments.FRAMEWORKS, paper.TABLE_3, *of),
+    "table4": lambda *of: means("dimension", _varied("model.dimension"), paper.TABLE_4, *of),
+    "table5": lambda *of: means("network", _varied("model.backbone"), paper.TABLE_NETWORKS, *of),
     "figure1": distributions,
     "figure2": images_and_failures,
     "figure3": augmentations,

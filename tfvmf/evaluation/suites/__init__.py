@@ -5,11 +5,10 @@ Nothing here imports TensorFlow: a program knows the names before it takes secon
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import importlib.util
+import importlib
+import json
 import pathlib
-import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tfvmf.errors import UserError
 from tfvmf.evaluation.scores import check_known, check_scores
 from tfvmf.evaluation.tables import Page, Table
-from tfvmf.files import write_json, write_text, writing
-from tfvmf.lazy import Registry
+from tfvmf.files import write_text, writing
 from tfvmf.progress import printable
 
 if TYPE_CHECKING:
@@ -45,7 +43,6 @@ class Options:
         num_views: Augmented views of the score and the suite `agreement`.
         corruptions: `generate`, or `tfds` for the data set cifar10_corrupted.
         corrupted_dir: Directory of corrupted images in CIFAR-10-C's layout, used if given.
-        cache_corrupted: Whether to write what is missing there first.
         in_source: Familiar data of the suite ood, as `data.load_source` takes it; "" for the
             subject's own.
         ood_sources: Foreign data of the suites ood and agreement: sources, or as
@@ -60,7 +57,6 @@ class Options:
     num_views: int = 8
     corruptions: str = "generate"
     corrupted_dir: str | pathlib.Path = ""
-    cache_corrupted: bool = False
     in_source: str = ""
     ood_sources: Sequence[str | Source] = ()
     supervised: Subject | None = None
@@ -74,21 +70,13 @@ class Options:
 
 
 class Headline(NamedTuple):
-    """A number that matters: for the terminal and for the top of the report.
+    """A number that matters: for the terminal and for the top of the report."""
 
-    Attributes:
-        words: What it is, and which way is right.
-        value: The number; None where it could not be measured.
-        form: How it is written, as `format` takes it.
-        printed: The paper's number, if it prints one.
-        note: What a reader must know before believing it.
-    """
-
-    words: str
-    value: float | None
-    form: str = ".3f"
-    printed: float | None = None
-    note: str = ""
+    words: str  # what it is, and which way is right
+    value: float | None  # None where it could not be measured
+    form: str = ".3f"  # as `format` takes it
+    printed: float | None = None  # the paper's number, if it prints one
+    note: str = ""  # what a reader must know before believing it
 
     @property
     def number(self) -> str:
@@ -103,110 +91,118 @@ class Headline(NamedTuple):
         return f"({text})" if text else ""
 
 
-class Measured(NamedTuple):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
     """What a suite found.
 
     Attributes:
-        results: Its numbers.
+        verdict: One sentence that says how good it is.
+        results: The numbers, for programs.
+        headlines: The three to five numbers that matter.
+        blocks: Paragraphs and tables for people; the first table is also `table.csv`.
+        gallery: Rows of images by heading, each image a caption and a hint: in this order they
+            lie one below the other in the file `sprite.png`.
         files: Further files by name, each with a function that writes it to a path.
     """
 
-    results: Results
-    files: Mapping[str, Callable[[pathlib.Path], object]] = {}
+    verdict: str
+    results: Mapping[str, Any]
+    headlines: Sequence[Headline] = ()
+    blocks: Sequence[str | Table] = ()
+    gallery: Mapping[str, Sequence[tuple[str, str]]] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, Callable[[pathlib.Path], object]] = dataclasses.field(default_factory=dict)
 
 
-class Tile(NamedTuple):
-    """An image in a gallery: its place in the suite's `sprite.png`, what is below it, a hint."""
-
-    place: int
-    caption: str
-    hint: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Suite:
-    """A function of a subject that returns numbers, and what others need to know about it.
+    """A function of a subject that measures, and what others need to know about it.
 
         results = suite(subject, max_images=1000)
 
-    Where the subject has a directory, it writes `<directory>/<name>/`: its files, `table.csv`,
-    `table.md` and, last, `results.json`. Results also say of which method and data they are, at
-    which step, and on how many (`images`) of how many (`of_images`) test images.
+    Results are the suite's numbers, its `verdict`, of which method and data they are, at which
+    step, on how many (`images`) of how many (`of_images`) test images, and its `page`: what people
+    read. Where the subject has a directory, `<directory>/<name>/` gets the suite's files, its first
+    table (`table.csv`), its page (`table.md`) and, last, `results.json`.
 
     Attributes:
-        name: In flags and paths.
+        name: In flags and paths. `measure` of the module of this name does the work; arrays among
+            its numbers become lists.
         title: In the report and above its tables.
-        measure: Does the work.
-        verdict: From results to one sentence that says how good they are.
-        headlines: From results to the three to five numbers that matter.
-        blocks: From results to the paragraphs and tables that people read.
-        table: From results to the table for programs.
-        gallery: From results to rows of images by their heading.
+        question: What it asks, for the help.
         among_all: Whether `all` includes it; a suite that takes long should not be.
         uses_images: Whether it looks at the test images.
     """
 
     name: str
     title: str
-    measure: Callable[[Subject, Options], Measured]
-    verdict: Callable[[Results], str] = lambda results: ""
-    headlines: Callable[[Results], Sequence[Headline]] = lambda results: ()
-    blocks: Callable[[Results], Sequence[str | Table]] = lambda results: ()
-    table: Callable[[Results], Table] | None = None
-    gallery: Callable[[Results], Mapping[str, Sequence[Tile]]] = lambda results: {}
+    question: str
+    _: dataclasses.KW_ONLY
     among_all: bool = True
     uses_images: bool = True
 
-    def __call__(self, subject: Subject, options: Options | None = None, **changes: Any) -> Results:
-        """Measures a subject.
+    def measure(self, subject: Subject, options: Options) -> Measured:
+        """What the suite finds, before anything is written."""
+        return importlib.import_module(f"{__name__}.{self.name}").measure(subject, options)
 
-        Args:
-            subject: What to measure.
-            options: How; the defaults if left out.
-            **changes: Fields of `Options` that replace these.
-        """
+    def __call__(self, subject: Subject, options: Options | None = None, **changes: Any) -> Results:
+        """Measures a subject: `options`, or the defaults, with `changes` of their fields."""
         options = dataclasses.replace(options or Options(), **changes)
         subject = subject.sample(options.max_images)
         directory = subject.directory_for(self.name)
-        results, files = self.measure(subject, options)
-        results |= subject.identity()
-        if self.uses_images:
-            sizes = {"images": subject.test.size, "of_images": subject.test.whole_size}
-            results = sizes | results  # a suite of other data has its own
-        if directory is None:
-            return results
-        with writing(directory):
-            directory.mkdir(exist_ok=True)
-            for name, write in files.items():
-                write(directory / name)
-        if self.table:
-            write_text(directory / "table.csv", self.table(results).csv())
-        page = self.page(results)
-        if page.blocks:
-            write_text(directory / "table.md", page.markdown())
-        write_json(directory / "results.json", results)
-        return results
+        found = self.measure(subject, options)
+        sizes = {"images": subject.test.size, "of_images": subject.test.whole_size}
+        results: Results = {"verdict": found.verdict}
+        results |= sizes if self.uses_images else {}  # a suite of other data has its own
+        results |= {**found.results, **subject.identity()}
+        page = self._page(found, results)
+        shown = {"headlines": found.headlines, "gallery": found.gallery, **dataclasses.asdict(page)}
+        text = json.dumps(results | {"page": shown}, indent=2, default=lambda array: array.tolist())
+        if directory is not None:
+            with writing(directory):
+                directory.mkdir(exist_ok=True)
+                for name, write in found.files.items():
+                    write(directory / name)
+            for table in [block for block in found.blocks if isinstance(block, Table)][:1]:
+                write_text(directory / "table.csv", table.csv())
+            if page.blocks:
+                write_text(directory / "table.md", page.markdown())
+            write_text(directory / "results.json", text + "\n")
+        return json.loads(text)
 
-    def page(self, results: Results) -> Page:
+    def _page(self, found: Measured, results: Results) -> Page:
         """What people read: the verdict, what was measured, and the suite's blocks."""
-        blocks = list(self.blocks(results))
+        blocks = list(found.blocks)
         if blocks:
-            known = filter(None, (count_images(results), at_step(results)))
-            lead = [f"{', '.join(known)}."] if self.uses_images else []
-            blocks = [*filter(None, [self.verdict(results)]), *lead, *blocks]
+            known = [count_images(results) if self.uses_images else "", at_step(results)]
+            lead = ", ".join(filter(None, known))
+            blocks = [found.verdict, *([f"{lead}."] if lead else []), *blocks]
         return Page(f"{self.title}: {results['method']} on {results['data']}", blocks)
 
 
-SUITES: Registry[Suite] = Registry(
-    images="tfvmf.evaluation.suites.images:images",
-    curves="tfvmf.evaluation.suites.curves:curves",
-    probe="tfvmf.evaluation.suites.probe:probe",
-    failure="tfvmf.evaluation.suites.failure:failure",
-    ood="tfvmf.evaluation.suites.ood:ood",
-    cifar10c="tfvmf.evaluation.suites.cifar10c:cifar10c",
-    projector="tfvmf.evaluation.suites.projector:projector",
-    agreement="tfvmf.evaluation.suites.agreement:agreement",
-)
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        Suite("images", "Images", "which images is the encoder sure of, and which not?"),
+        Suite("curves", "Training", "how did training go?", uses_images=False),
+        Suite("probe", "What the features know", "what do the features know of the classes?"),
+        Suite("failure", "Failures", "does the score tell wrong predictions from correct ones?"),
+        Suite("ood", "Foreign images", "does the score know foreign images?"),
+        Suite("cifar10c", "Corruptions", "does kappa fall as corruption grows?"),
+        Suite("projector", "Projector", "what lies near what?"),
+        Suite(
+            "agreement",
+            "Agreement of views",
+            "how far is kappa from the agreement of views that it estimates (slow, only by name)?",
+            among_all=False,
+        ),
+        Suite(
+            "along_training",
+            "Corruptions along training",
+            "cifar10c at every kept checkpoint (slow, only by name)",
+            among_all=False,
+        ),
+    )
+}
 
 
 def check_names(names: str) -> list[str]:
@@ -215,11 +211,6 @@ def check_names(names: str) -> list[str]:
     if chosen != ["all"]:
         check_known("suite", chosen or [names], SUITES)
     return chosen
-
-
-def describe_suites() -> dict[str, str]:
-    """What each suite asks, by name. Imports none of them."""
-    return {name: _question(SUITES.unloaded(name)) for name in SUITES}
 
 
 def evaluate(
@@ -254,7 +245,7 @@ def evaluate(
                 raise
             print(f"\n{name}: left out, {printable(str(error))}")
             continue
-        print("\n".join(["", *map(printable, summarize(SUITES[name], found[name]))]), flush=True)
+        print("\n".join(["", *map(printable, summarize(name, found[name]))]), flush=True)
     if subject.directory is not None:
         print(f"\nreport: {printable(str(write_report(subject)))}")
     return found
@@ -271,20 +262,29 @@ def write_report(subject: Subject) -> pathlib.Path:
     return report.write(subject)
 
 
-def summarize(suite: Suite, results: Results) -> Iterator[str]:
+def summarize(name: str, results: Results) -> Iterator[str]:
     """The lines that are printed about a suite: the verdict, and aligned numbers."""
-    count = f" ({count_images(results)})" if suite.uses_images else ""
-    verdict = printable(f"{suite.name}{count}: {suite.verdict(results) or suite.title}")
+    count = f" ({count_images(results)})" if "of_images" in results else ""
     # Names of files are as long as they are.
     yield from textwrap.wrap(
-        verdict, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        printable(f"{name}{count}: {results['verdict']}"),
+        100,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    lines = [line for line in suite.headlines(results) if line.value is not None]
+    lines = headlines(results)
     width = max((len(line.words) for line in lines), default=0)
     for line in lines:
         yield f"  {line.words:{width}}  {line.number:>9}  {line.beside}".rstrip()
     if "open" in results:
         yield f"  open it with: {results['open']}"
+
+
+def headlines(results: Results) -> list[Headline]:
+    """The numbers that matter, without those that could not be measured."""
+    lines = [Headline(*line) for line in results["page"]["headlines"]]
+    return [line for line in lines if line.value is not None]
 
 
 def count_images(results: Results) -> str:
@@ -296,16 +296,3 @@ def count_images(results: Results) -> str:
 def at_step(results: Results) -> str:
     """`step 7` for a sentence about results of a run; "" where there were no steps."""
     return f"step {results['step']}" if "step" in results else ""
-
-
-def _question(entry: Suite | str) -> str:
-    """The first sentence of a suite's docstring, or of its module's."""
-    if isinstance(entry, Suite):
-        text = entry.measure.__doc__ or entry.title
-    else:
-        spec = importlib.util.find_spec(entry.partition(":")[0])
-        assert spec is not None
-        assert spec.origin is not None
-        source = pathlib.Path(spec.origin).read_text(encoding="utf-8")
-        text = ast.get_docstring(ast.parse(source)) or ""
-    return re.split(r"(?<=[?.])\s", text, maxsplit=1)[0]

@@ -8,27 +8,25 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.stats
 
 from tfvmf.data import Source
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
-from tfvmf.data.corruptions.cache import Corrupted, open_corrupted
-from tfvmf.errors import UserError
+from tfvmf.data.corruptions.corrupted import Corrupted, open_corrupted
 from tfvmf.evaluation import paper, plots
 from tfvmf.evaluation.scores import ONE_PASS, SCORES, Uncertainty
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import Headline, Measured, Options, Results, Suite
+from tfvmf.evaluation.suites import Headline, Measured, Options, Results
 from tfvmf.evaluation.tables import Cell, Table
-from tfvmf.files import write_json, write_text
 from tfvmf.progress import Progress
-from tfvmf.training import checkpoints
 
 _CHUNK = 1000
 _SHOWN = ("gaussian_blur", "fog", "gaussian_noise", "pixelate", "zoom_blur")
-_MEANS = ("mean_spearman", "mean_pearson", "mean_per_image", "mean_auroc")
+_SIX_POINTS = ("spearman", "pearson")
+MEANS = ("mean_spearman", "mean_pearson", "mean_per_image", "mean_auroc")
 _PAPER_ROWS = {
     "kappa": "Ours (-)",
     "ensemble variance": "Model ensembles (+)",
@@ -38,25 +36,16 @@ _PAPER_ROWS = {
 Scores = dict[str, np.ndarray]  # [6, N] by corruption: clean, severities 1 to 5
 
 
-@dataclasses.dataclass(frozen=True)
-class Correlation:
-    """Correlations of one corruption.
+class Correlation(NamedTuple):
+    """Correlations of one corruption."""
 
-    Attributes:
-        means: Mean score [6] of the clean images and at severities 1 to 5.
-        spearman: Rank correlation of these six points with 0 ... 5, as in the paper's Table 1.
-        pearson: Linear correlation of the same points, as in its appendix.
-        per_image: Rank correlation over all (image, severity) pairs: what six means cannot say.
-        interval: Its 95 % interval, by a bootstrap over images.
-        falls: How often a clean image has a higher score than one of severity 5 (a draw counts
-            half): the AUROC of telling them apart by a score that should fall.
-    """
-
-    means: list[float]
-    spearman: float
-    pearson: float
-    per_image: float
-    interval: tuple[float, float]
+    means: list[float]  # mean score [6] of the clean images and at severities 1 to 5
+    spearman: float  # rank correlation of these six points with 0 ... 5, as in the paper's Table 1
+    pearson: float  # linear correlation of the same points, as in its appendix
+    per_image: float  # rank correlation over all (image, severity) pairs
+    interval: tuple[float, float]  # its 95 % interval, by a bootstrap over images
+    # How often a clean image has a higher score than one of severity 5 (a draw counts half): the
+    # AUROC of telling them apart by a score that should fall.
     falls: float
 
 
@@ -99,18 +88,19 @@ def _per_image(scores: np.ndarray, rounds: int, seed: int) -> tuple[float, tuple
     return float(value(sums.sum(axis=1))), (float(low), float(high))
 
 
-def _measure(subject: Subject, options: Options) -> Measured:
+def measure(subject: Subject, options: Options) -> Measured:
     """Measures the scores on clean and corrupted test images."""
     corrupted = corrupted_images(subject, options)
     results, correlations, scores = measure_corruption(subject, options, corrupted)
-    title = results["score"]
+    score, sign = results["score"], results["expected_sign"]
     return Measured(
-        results,
-        {
-            "examples.png": lambda path: draw_examples(path, subject, corrupted, scores, title),
-            "kappa.png": lambda path: draw_means(
-                path, correlations, score=title, sign=results["expected_sign"]
-            ),
+        verdict=verdict(results),
+        results=results,
+        headlines=headlines(results),
+        blocks=_blocks(results, own=subject.test.name == "cifar10"),
+        files={
+            "examples.png": lambda path: draw_examples(path, subject, corrupted, scores, score),
+            "kappa.png": lambda path: draw_means(path, correlations, score=score, sign=sign),
         },
     )
 
@@ -121,7 +111,6 @@ def corrupted_images(subject: Subject, options: Options) -> Corrupted:
         subject.test,
         kind=options.corruptions,
         directory=options.corrupted_dir,
-        fill=options.cache_corrupted,
         load=subject.open,
     )
 
@@ -130,11 +119,6 @@ def measure_corruption(
     subject: Subject, options: Options, corrupted: Corrupted | None = None
 ) -> tuple[Results, dict[str, Correlation], Scores]:
     """The suite's numbers without its files.
-
-    Args:
-        subject: What to measure.
-        options: How.
-        corrupted: The images; those of `corrupted_images` by default.
 
     Returns:
         The results, and for the main score the correlations and the values [6, N] by corruption.
@@ -147,9 +131,7 @@ def measure_corruption(
         for name, by_corruption in measured.items()
     }
     summaries = {
-        name: {"expected_sign": SCORES[name].expected_sign}
-        | summarize(values, SCORES[name].expected_sign)
-        for name, values in correlations.items()
+        name: summarize(values, SCORES[name].expected_sign) for name, values in correlations.items()
     }
     results = {
         "score": score.title,
@@ -205,27 +187,24 @@ def score_corrupted(
 
 def summarize(correlations: Mapping[str, Correlation], sign: int) -> dict[str, Any]:
     """The numbers of `results.json`, of a score whose correlations should have this sign."""
-    by_name: dict[str, dict[str, Any]] = {
-        "spearman": {name: c.spearman for name, c in correlations.items()},
-        "pearson": {name: c.pearson for name, c in correlations.items()},
-        "auroc": {name: c.falls if sign < 0 else 1.0 - c.falls for name, c in correlations.items()},
+    each = correlations.items()
+    by_name: dict[str, dict[str, float]] = {
+        "spearman": {name: c.spearman for name, c in each},
+        "pearson": {name: c.pearson for name, c in each},
+        "auroc": {name: c.falls if sign < 0 else 1.0 - c.falls for name, c in each},
     }
-    means = {f"mean_{key}": float(np.mean(list(each.values()))) for key, each in by_name.items()}
-    return (
-        means
-        | by_name
-        | {
-            "mean_per_image": float(np.mean([c.per_image for c in correlations.values()])),
-            "per_image": {
-                name: {"spearman": c.per_image, "interval": list(c.interval)}
-                for name, c in correlations.items()
-            },
-            "mean_score": {name: c.means for name, c in correlations.items()},
-        }
-    )
+    return {
+        "expected_sign": sign,
+        **{f"mean_{key}": float(np.mean([*values.values()])) for key, values in by_name.items()},
+        "mean_per_image": float(np.mean([c.per_image for _, c in each])),
+        **by_name,
+        "per_image": {name: {"spearman": c.per_image, "interval": c.interval} for name, c in each},
+        "mean_score": {name: c.means for name, c in each},
+    }
 
 
-def _verdict(results: Results) -> str:
+def verdict(results: Results) -> str:
+    """Under how many corruptions the score moves as it should."""
     sign, values = results["expected_sign"], results["spearman"].values()
     right = sum(sign * value > 0 for value in values)
     words = "falls" if sign < 0 else "rises"
@@ -233,10 +212,10 @@ def _verdict(results: Results) -> str:
     return f"{results['score']} {words} under {right} of {len(values)} corruptions{poor}"
 
 
-def _headlines(results: Results) -> list[Headline]:
-    sign = results["expected_sign"]
+def headlines(results: Results) -> list[Headline]:
+    """Means over the corruptions, and the worst of these."""
+    sign, row = results["expected_sign"], _PAPER_ROWS.get(results["score"])
     right = "minus" if sign < 0 else "plus"
-    row = _PAPER_ROWS.get(results["score"])
     printed = float(np.mean(list(paper.TABLE_1[row].values()))) if row else None
     worst = max(results["spearman"], key=lambda name: -sign * results["spearman"][name])
     return [
@@ -251,75 +230,54 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _table(results: Results) -> Table:
-    """One row per corruption: correlations, and the mean score at the six levels."""
-    levels = ["score_clean", *(f"score_{severity}" for severity in SEVERITIES)]
-    names = ["spearman", "pearson", "per_image", "per_image_low", "per_image_high", "auroc"]
+def _blocks(results: Results, *, own: bool) -> list[str | Table]:
+    """What every corruption does to the score, with the paper's row beside, and other scores."""
+    score, row = results["score"], _PAPER_ROWS.get(results["score"], "Ours (-)")
+    sign = "minus" if results["expected_sign"] < 0 else "plus"
+    other = (
+        "" if own else " The images are not CIFAR-10's: the protocol is the same, the data are not."
+    )
+    printed = [table[row] for table in (paper.TABLE_1, paper.TABLE_1_PEARSON)]
     rows: list[list[Cell]] = []
     for name, means in results["mean_score"].items():
-        entry = results["per_image"][name]
-        correlations = [results["spearman"][name], results["pearson"][name], entry["spearman"]]
-        rows.append([name, *correlations, *entry["interval"], results["auroc"][name], *means])
-    return Table(columns=["corruption", *names, *levels], rows=rows)
-
-
-def _blocks(results: Results) -> list[str | Table]:
-    """The paper's Table 1 and its appendix table with ours beside, and what single images say."""
-    sign = "minus" if results["expected_sign"] < 0 else "plus"
+        single, ours = results["per_image"][name], [results[key][name] for key in _SIX_POINTS]
+        six = [value for pair in zip(ours, (each[name] for each in printed)) for value in pair]  # noqa: B905
+        rows.append(
+            [name, *six, single["spearman"], *single["interval"], results["auroc"][name], *means]
+        )
+    spearman, pearson = (float(np.mean([*each.values()])) for each in printed)
+    means = [results["mean_spearman"], spearman, results["mean_pearson"], pearson]
+    last = [results["mean_per_image"], None, None, results["mean_auroc"], *[None] * 6]
     blocks: list[str | Table] = [
-        f"{results['corruptions']}. A negative correlation says that {results['score']} falls as "
-        f"the corruption grows; the expected sign is {sign}. The columns of the paper are its 1000 "
-        "epochs of ResNet-50 on CIFAR-10-C.",
-    ]
-    if results["data"] != "cifar10":
-        blocks.append("The images are not CIFAR-10's: the protocol is the same, the data are not.")
-    for key, printed in (("spearman", paper.TABLE_1), ("pearson", paper.TABLE_1_PEARSON)):
-        beside = printed.values()
-        means = [float(np.mean(list(row.values()))) for row in beside]
+        f"{results['corruptions']}. A negative correlation says that {score} falls as the "
+        f"corruption grows; the expected sign is {sign}. Spearman and Pearson are of six points "
+        "(the mean score of clean images and at severities 1 to 5, the last columns), with the "
+        f"paper's \"{row}\" beside: 1000 epochs of ResNet-50 on CIFAR-10-C.{other}",
+        "Single images: Spearman's correlation over all (image, severity) pairs with its 95 % "
+        "interval, and the AUROC of severity 5 against clean.",
+        Table(
+            columns=["corruption", "Spearman", "paper: Spearman", "Pearson", "paper: Pearson",
+                     "per image", "low", "high", "AUROC", "clean", *map(str, SEVERITIES)],
+            rows=rows,
+            footer=[["mean", *means, *last]],
+        ),
+    ]  # fmt: skip
+    if len(results["scores"]) > 1:
         blocks.append(
             Table(
-                title=f"{key.capitalize()} correlation of six points",
-                columns=["corruption", "tfvmf", *(f"paper: {row}" for row in printed)],
+                title="Scores beside each other, means over the corruptions",
+                columns=["score", "sign", "Spearman", "Pearson", "over all images", "AUROC"],
                 rows=[
-                    [_words(name), value, *(row[name] for row in beside)]
-                    for name, value in results[key].items()
+                    [
+                        SCORES[name].title,
+                        "minus" if entry["expected_sign"] < 0 else "plus",
+                        *(entry[key] for key in MEANS),
+                    ]
+                    for name, entry in results["scores"].items()
                 ],
-                footer=[["mean", results[f"mean_{key}"], *means]],
             )
         )
-    rows: list[list[Cell]] = []
-    for name, entry in results["per_image"].items():
-        interval = "{:.3f} to {:.3f}".format(*entry["interval"])
-        rows.append([_words(name), entry["spearman"], interval, results["auroc"][name]])
-    blocks.append(
-        Table(
-            title="Single images: Spearman correlation over all (image, severity) pairs, and AUROC "
-            "of severity 5 against clean",
-            columns=["corruption", "Spearman", "95 % interval", "AUROC"],
-            rows=rows,
-            footer=[["mean", results["mean_per_image"], None, results["mean_auroc"]]],
-            align="lrrr",
-        )
-    )
-    if len(results["scores"]) > 1:
-        blocks.append(_beside(results["scores"]))
     return blocks
-
-
-def _beside(scores: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Means of several scores, each with the sign that it should have."""
-    return Table(
-        title="Scores beside each other, means over the corruptions",
-        columns=["score", "expected sign", "Spearman", "Pearson", "over all images", "AUROC"],
-        rows=[
-            [
-                SCORES[name].title,
-                "minus" if entry["expected_sign"] < 0 else "plus",
-                *(entry[key] for key in _MEANS),
-            ]
-            for name, entry in scores.items()
-        ],
-    )
 
 
 def draw_means(
@@ -380,58 +338,3 @@ def draw_examples(
             fontsize=10,
         )
         figure.tight_layout()
-
-
-def along_training(subject: Subject, options: Options | None = None, **changes: Any) -> Results:
-    """The suite at every checkpoint that a run keeps: how soon kappa can be relied on.
-
-    Writes `along_training.csv`, `.png` and `.json` into the suite's directory.
-
-    Args:
-        subject: A subject that was loaded from a run.
-        options: How to measure; the defaults if left out.
-        **changes: Fields of `Options` that replace these.
-    """
-    options = dataclasses.replace(options or Options(), **changes)
-    if subject.workdir is None:
-        raise UserError(f"{subject.name} was not loaded from a run: it has no checkpoints")
-    kept, subject = checkpoints.paths(subject.workdir), subject.sample(options.max_images)
-    directory = subject.directory_for(cifar10c.name)
-    corrupted = corrupted_images(subject, options)
-    rows: list[dict[str, Any]] = []
-    for checkpoint in kept:
-        at = subject.at(checkpoint)
-        results, _, _ = measure_corruption(at, options, corrupted)
-        rows.append({"step": at.facts["step"], **{key: results[key] for key in _MEANS}})
-        mean = f"mean Spearman {results['mean_spearman']:+.3f}"
-        print(f"step {at.facts['step']}: {_verdict(results)}, {mean}", flush=True)
-    if directory is not None:
-        table = Table(columns=list(rows[0]), rows=[list(row.values()) for row in rows])
-        write_text(directory / "along_training.csv", table.csv())
-        _draw_along(directory / "along_training.png", rows)
-        write_json(directory / "along_training.json", rows)
-    return {"checkpoints": len(rows), "mean_spearman": rows[-1]["mean_spearman"]}
-
-
-def _draw_along(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
-    with plots.drawing(path, 6, 3) as figure:
-        axis = figure.subplots()
-        steps = [row["step"] for row in rows]
-        for key, words in (("mean_spearman", "six points"), ("mean_per_image", "all images")):
-            axis.plot(steps, [row[key] for row in rows], "o-", label=words)
-        axis.set_xlabel("training step")
-        axis.set_xlim(0, 1.05 * steps[-1])
-        axis.set_ylim(-1.05, 1.05)
-        axis.set_title("mean Spearman correlation of kappa with severity", loc="left")
-        axis.legend()
-
-
-cifar10c = Suite(
-    name="cifar10c",
-    title="Corruptions",
-    measure=_measure,
-    verdict=_verdict,
-    headlines=_headlines,
-    blocks=_blocks,
-    table=_table,
-)

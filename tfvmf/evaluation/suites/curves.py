@@ -9,7 +9,7 @@ import numpy as np
 
 from tfvmf.evaluation import plots
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import Headline, Measured, NotApplicable, Options, Results, Suite
+from tfvmf.evaluation.suites import Headline, Measured, NotApplicable, Options
 
 # What a line holds beside the loss and its terms.
 _NOT_TERMS = {
@@ -20,25 +20,30 @@ _NOT_TERMS = {
 Lines = Sequence[Mapping[str, float]]
 
 
-def _measure(subject: Subject, options: Options) -> Measured:
+def measure(subject: Subject, options: Options) -> Measured:
     """Draws `curves.png` from what was logged in training, an ensemble's members together."""
     del options
-    by_member = [
-        list(lines)
-        for _, lines in itertools.groupby(subject.metrics, lambda line: line.get("member", 0))
-    ]
-    logged = [lines for lines in by_member if _trained(lines)]
+    members = itertools.groupby(subject.metrics, lambda line: line.get("member", 0))
+    logged = [lines for _, group in members if _trained(lines := list(group))]
     if not logged:
         raise NotApplicable("the suite curves has nothing to draw: no training was logged")
     trained, monitored = _trained(logged[0]), _monitored(logged[0])
-    results = {
-        "first_loss": trained[0]["loss"],
-        "final_loss": trained[-1]["loss"],
-        "epochs": trained[-1]["epoch"],
-        "members": len(logged),
-        "knn_accuracy": monitored[-1].get("knn_accuracy") if monitored else None,
-    }
-    return Measured(results, {"curves.png": lambda path: draw(path, logged)})
+    first, last, epochs = trained[0]["loss"], trained[-1]["loss"], trained[-1]["epoch"]
+    knn = monitored[-1].get("knn_accuracy") if monitored else None
+    several = f"{len(logged)} members, " if len(logged) > 1 else ""
+    moved = "fell" if last < first else "did not fall: it went"
+    return Measured(
+        verdict=f"{several}{epochs:.3g} epochs; the loss {moved} from {first:.3f} to {last:.3f}",
+        results={
+            "first_loss": first,
+            "final_loss": last,
+            "epochs": epochs,
+            "members": len(logged),
+            "knn_accuracy": knn,
+        },
+        headlines=[Headline("loss at the end", last), Headline("k-NN accuracy in training", knn)],
+        files={"curves.png": lambda path: draw(path, logged)},
+    )
 
 
 def _trained(lines: Lines) -> Lines:
@@ -79,12 +84,13 @@ def draw(path: pathlib.Path, members: Sequence[Lines]) -> None:
                 losses.plot(epochs, column(trained, term), f"C{place}", label=first + term)
             if "kappa" in trained[0]:
                 mean, spread = column(trained, "kappa"), column(trained, "kappa_std")
-                views, held_out = "training views (band: spread)", "held-out images"
-                kappa.plot(epochs, mean, color=plots.BLUE, label=first + views)
                 low, high = np.subtract(mean, spread), np.add(mean, spread)
+                views, held_out = first + "training views (band: spread)", first + "held-out images"
+                kappa.plot(epochs, mean, color=plots.BLUE, label=views)
                 kappa.fill_between(epochs, low, high, color=plots.BLUE, alpha=0.15, linewidth=0)
-                values = column(monitored, "eval_kappa")
-                kappa.plot(seen, values, "o", color=plots.ORANGE, label=first + held_out)
+                kappa.plot(
+                    seen, column(monitored, "eval_kappa"), "o", color=plots.ORANGE, label=held_out
+                )
                 kappa.legend()
             if monitored and "knn_accuracy" in monitored[0]:
                 values = column(monitored, "knn_accuracy")
@@ -102,25 +108,3 @@ def draw(path: pathlib.Path, members: Sequence[Lines]) -> None:
             axis.set_xlabel("epoch")
             axis.set_xlim(0, 1.02 * max(lines[-1]["epoch"] for lines in map(_trained, members)))
         figure.tight_layout()
-
-
-def _verdict(results: Results) -> str:
-    first, last = results["first_loss"], results["final_loss"]
-    several = f"{results['members']} members, " if results["members"] > 1 else ""
-    moved = "fell" if last < first else "did not fall: it went"
-    return (
-        f"{several}{results['epochs']:.3g} epochs; the loss {moved} from {first:.3f} to {last:.3f}"
-    )
-
-
-curves = Suite(
-    name="curves",
-    title="Training",
-    measure=_measure,
-    verdict=_verdict,
-    headlines=lambda results: [
-        Headline("loss at the end", results["final_loss"]),
-        Headline("k-NN accuracy in training", results["knn_accuracy"]),
-    ],
-    uses_images=False,
-)

@@ -23,7 +23,7 @@ from tfvmf.data import image_ops
 from tfvmf.evaluation import paper, plots
 from tfvmf.evaluation.scores import Score
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import Headline, Measured, Options, Results, Suite
+from tfvmf.evaluation.suites import Headline, Measured, Options, Results
 from tfvmf.evaluation.suites.probe import linear_probe
 from tfvmf.evaluation.tables import Cell, Table
 from tfvmf.progress import Progress
@@ -33,68 +33,63 @@ AREAS = (0.75, 0.5, 0.25, 0.1)
 _BATCH = 250
 
 
-def _measure(subject: Subject, options: Options) -> Measured:
+def measure(subject: Subject, options: Options) -> Measured:
     """Measures the main score as a detector of errors."""
     train_labels, test_labels = subject.labels("failure")
     embeddings, score = subject.embed(subject.test), subject.score(options)
     values = subject.main_score(subject.test, embeddings, options)
     probabilities = linear_probe(subject).probabilities(embeddings["features"])
     wrong = linear_probe(subject).classes[probabilities.argmax(axis=1)] != test_labels
-    uncertainty = score.uncertainty(values)
+    curves = {score.title: score.uncertainty(values), "maximum softmax": -probabilities.max(axis=1)}
+    found, softmax = (detect(uncertainty, wrong) for uncertainty in curves.values())
     bank = subject.embed(subject.train)["features"]
     _, rows = neighbors.nearest(embeddings["features"], bank, k=1)
-    measure = subject.uncertainty(options)
-    cropped = crop_test(subject.test, lambda images: measure(images)[score.name], values, score)
+    uncertainty = subject.uncertainty(options)
+    cropped = crop_test(subject.test, lambda images: uncertainty(images)[score.name], values, score)
     results: dict[str, Any] = {
         "score": score.title,
         "expected_sign": score.expected_sign,
         **compare(values, wrong, sign=score.expected_sign),
-        **detect(uncertainty, wrong),
-        "softmax": detect(-probabilities.max(axis=1), wrong),
-        **retrieve(uncertainty, train_labels[rows[:, 0]] == test_labels),
-        "mean_whole": float(values.mean()),
-        "crop_share": float(np.mean([entry["share"] for entry in cropped])),
+        **found,
+        "softmax": softmax,
+        **retrieve(curves[score.title], train_labels[rows[:, 0]] == test_labels),
+        "mean_whole": values.mean(),
+        "crop_share": np.mean([entry["share"] for entry in cropped]),
         "crops": cropped,
         "paper": paper.FAILURE,
     }
-    curves = {score.title: uncertainty, "maximum softmax": -probabilities.max(axis=1)}
+    errors = f"{results['wrong']:,} errors"
+    chance = f"softmax {softmax['augrc']:.4f}, chance {wrong.mean() / 2:.4f}"
     return Measured(
-        results, {"failure.png": lambda path: draw(path, results, values, curves, wrong)}
+        verdict=verdict(results),
+        results=results,
+        headlines=[
+            Headline(f"AUROC of errors by {score.title}", found["auroc"], note=errors),
+            Headline("AUROC of errors by the probe's softmax", softmax["auroc"]),
+            Headline("AUGRC (0 is best)", found["augrc"], form=".4f", note=chance),
+            Headline("one-sided p, all images", results["p"], form=".1e", note=errors),
+        ],
+        blocks=_blocks(results),
+        files={"failure.png": lambda path: draw(path, results, values, curves, wrong)},
     )
 
 
 def compare(
-    values: np.ndarray,
-    wrong: np.ndarray,
-    *,
-    sign: int = -1,
-    rounds: int = ROUNDS,
-    draws: int = DRAWS,
-    seed: int = 0,
+    values: np.ndarray, wrong: np.ndarray, *, sign: int = -1, seed: int = 0
 ) -> dict[str, Any]:
-    """Are wrong predictions less certain? Mann-Whitney's U, one-sided.
+    """Are wrong predictions (bool [N]) less certain? Mann-Whitney's U of scores [N], one-sided.
 
     `p` is of all images. The paper's protocol draws from either group, with replacement, several
     times: `smallest_p`, `median_p`, `largest_p`. From a group that is smaller than a draw, images
-    are drawn many times over, and these p are too small.
-
-    Args:
-        values: Scores [N].
-        wrong: bool [N].
-        sign: -1 if a certain image has a high score, 1 if a low one.
-        rounds: Bootstrap rounds.
-        draws: Images drawn from each group in a round.
-        seed: Seed of the draws.
-
-    Returns:
-        Sizes and means of the groups; the p, None where a group is empty; a `note` on small groups.
+    are drawn many times over, and these p are too small, which a `note` says. A p is None where a
+    group is empty. `sign` is -1 if a certain image has a high score, 1 if a low one.
     """
     groups = {"correct": values[~wrong], "wrong": values[wrong]}
     results: dict[str, Any] = {name: len(group) for name, group in groups.items()}
     for name, group in groups.items():
         results[f"mean_{name}"] = float(group.mean()) if len(group) else None
-    results |= dict.fromkeys(("p", "smallest_p", "median_p", "largest_p")) | {"rounds": rounds}
-    small = [f"{len(group)} {name}" for name, group in groups.items() if len(group) < draws]
+    results |= dict.fromkeys(("p", "smallest_p", "median_p", "largest_p")) | {"rounds": ROUNDS}
+    small = [f"{len(group)} {name}" for name, group in groups.items() if len(group) < DRAWS]
     empty = [name for name, group in groups.items() if not len(group)]
     if empty:
         return results | {"note": f"no prediction is {empty[0]}: there is nothing to compare"}
@@ -111,7 +106,7 @@ def compare(
         return np.nan_to_num(p, nan=1.0)  # a score that is the same for all images
 
     rng = np.random.default_rng(seed)
-    p = test(*(rng.choice(group, (rounds, draws)) for group in groups.values()))
+    p = test(*(rng.choice(group, (ROUNDS, DRAWS)) for group in groups.values()))
     return results | {
         "p": float(test(*groups.values())),
         "smallest_p": float(p.min()),
@@ -196,14 +191,8 @@ def crop_test(
     """How often an image is less certain once it is cropped.
 
     Each image is cut to a square of a share of its area and scaled up again. Where the square lies
-    is drawn once per image, from `seed` and its index alone.
-
-    Args:
-        source: The images.
-        measure: From uint8 images [n, S, S, 3] to the score [n].
-        whole: The score [N] of the images as they are.
-        score: Which way it points.
-        seed: Seed of the positions.
+    is drawn once per image, from `seed` and its index alone. `measure` gives the score [n] of uint8
+    images, `whole` is that [N] of the images as they are.
 
     Returns:
         For each of `AREAS` its `area`, the `share` of images that became less certain (a draw
@@ -242,7 +231,8 @@ def crop(images: np.ndarray, corners: np.ndarray, area: float) -> np.ndarray:
     return np.round(255.0 * cut.numpy()).astype(np.uint8)
 
 
-def _verdict(results: Results) -> str:
+def verdict(results: Results) -> str:
+    """What `compare` and `detect` say together, in a sentence."""
     score, auroc, errors = results["score"], results["auroc"], results["wrong"]
     lower = "lower" if results["expected_sign"] < 0 else "higher"
     if auroc is None:
@@ -256,21 +246,6 @@ def _verdict(results: Results) -> str:
     if results["p"] > 0.99:
         return f"{score} misleads: it is not {lower} where the probe errs ({known})"
     return f"{score} does not tell errors from correct predictions ({known})"
-
-
-def _headlines(results: Results) -> list[Headline]:
-    errors = f"{results['wrong']:,} errors"
-    return [
-        Headline(f"AUROC of errors by {results['score']}", results["auroc"], note=errors),
-        Headline("AUROC of errors by the probe's softmax", results["softmax"]["auroc"]),
-        Headline("AUGRC (0 is best)", results["augrc"], form=".4f", note=_chance(results)),
-        Headline("one-sided p, all images", results["p"], form=".1e", note=errors),
-    ]
-
-
-def _chance(results: Results) -> str:
-    softmax = results["softmax"]["augrc"]
-    return f"softmax {softmax:.4f}, chance {results['error_rate'] / 2:.4f}"
 
 
 def _blocks(results: Results) -> list[str | Table]:
@@ -323,35 +298,38 @@ def draw(
     `curves` are uncertainties [N] by name.
     """
     with plots.drawing(path, 11, 3.2) as figure:
-        groups, coverage, crops = figure.subplots(1, 3)
-        _draw_groups(groups, results, values, wrong)
-        _draw_risk(coverage, results["error_rate"], curves, wrong)
-        _draw_crops(crops, results["crops"])
+        left, middle, right = figure.subplots(1, 3)
+        groups = {"correct": values[~wrong], "wrong": values[wrong]}
+        plots.draw_groups(left, {f"{name} ({len(each):,})": each for name, each in groups.items()})
+        left.set_xlabel(results["score"])
+        left.set_ylim(top=1.3 * left.get_ylim()[1])  # room for the legend
+        left.legend(loc="upper left")
+        known = "" if results["auroc"] is None else f", AUROC {results['auroc']:.3f}"
+        left.set_title(f"correct and wrong predictions{known}", loc="left")
+
+        draw_risk(middle, {**curves, "oracle": wrong.astype(float)}, wrong)
+
+        areas, shares = ([entry[key] for entry in results["crops"]] for key in ("area", "share"))
+        bars = right.bar([f"{area:.0%}" for area in areas], shares, width=0.6, color=plots.BLUE)
+        right.bar_label(bars, [f"{share:.0%}" for share in shares], padding=2)
+        right.axhline(0.5, color=plots.GRAY, linestyle=":")
+        right.set_ylim(0, 1.08)
+        right.yaxis.set_major_formatter(PercentFormatter(1.0))
+        right.grid(visible=False, axis="x")
+        right.set_xlabel("area of the image that a random crop keeps")
+        right.set_ylabel("share of images")
+        right.set_title("less certain when cropped (chance: 50 %)", loc="left")
         figure.tight_layout(w_pad=2.5)
 
 
-def _draw_groups(axis: Axes, results: Results, values: np.ndarray, wrong: np.ndarray) -> None:
-    groups = {"correct": values[~wrong], "wrong": values[wrong]}
-    named = {f"{name} ({len(group):,})": group for name, group in groups.items()}
-    plots.draw_groups(axis, named)
-    axis.set_xlabel(results["score"])
-    axis.set_ylim(top=1.3 * axis.get_ylim()[1])  # room for the legend
-    axis.legend(loc="upper left")
-    known = "" if results["auroc"] is None else f", AUROC {results['auroc']:.3f}"
-    axis.set_title(f"correct and wrong predictions{known}", loc="left")
-
-
-def _draw_risk(
-    axis: Axes, rate: float, curves: Mapping[str, np.ndarray], wrong: np.ndarray
-) -> None:
-    covered = np.arange(1, len(wrong) + 1) / len(wrong)
+def draw_risk(axis: Axes, curves: Mapping[str, np.ndarray], wrong: np.ndarray) -> None:
+    """The error rate of the images that are left against their share, by uncertainty [N]."""
+    covered, rate = np.arange(1, len(wrong) + 1) / len(wrong), wrong.mean()
     # The first few images make a ragged start that says nothing.
     shown = slice(min(50, len(wrong) // 10), None)
     risks = {name: risk_coverage(uncertainty, wrong) for name, uncertainty in curves.items()}
-    risks["oracle"] = oracle(wrong)
-    for (name, curve), color in zip(
-        risks.items(), (plots.BLUE, plots.ORANGE, plots.GREEN), strict=True
-    ):
+    colors = (plots.BLUE, plots.ORANGE, plots.GREEN, "#7e4fa3", "#222222")
+    for (name, curve), color in zip(risks.items(), colors, strict=False):
         axis.plot(covered[shown], curve[shown], color=color, label=f"{name} {augrc(curve):.4f}")
     axis.axhline(rate, color=plots.GRAY, linestyle=":", label=f"chance {rate / 2:.4f}")
     axis.set_xlabel("coverage: share of images that are not refused")
@@ -361,26 +339,3 @@ def _draw_risk(
     axis.set_ylim(0, max(0.01, 1.9 * max(curve[shown].max() for curve in risks.values())))
     axis.legend(title="AUGRC", alignment="left", loc="upper left")
     axis.set_title("risk and coverage", loc="left")
-
-
-def _draw_crops(axis: Axes, entries: Sequence[Mapping[str, float]]) -> None:
-    areas, shares = ([entry[key] for entry in entries] for key in ("area", "share"))
-    bars = axis.bar([f"{area:.0%}" for area in areas], shares, width=0.6, color=plots.BLUE)
-    axis.bar_label(bars, [f"{share:.0%}" for share in shares], padding=2)
-    axis.axhline(0.5, color=plots.GRAY, linestyle=":")
-    axis.set_ylim(0, 1.08)
-    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axis.grid(visible=False, axis="x")
-    axis.set_xlabel("area of the image that a random crop keeps")
-    axis.set_ylabel("share of images")
-    axis.set_title("less certain when cropped (chance: 50 %)", loc="left")
-
-
-failure = Suite(
-    name="failure",
-    title="Failures",
-    measure=_measure,
-    verdict=_verdict,
-    headlines=_headlines,
-    blocks=_blocks,
-)

@@ -10,7 +10,7 @@ import functools
 import os
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from tfvmf.errors import UserError
 from tfvmf.evaluation import paper, plots
 from tfvmf.evaluation.scores import SCORES, Score
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import Headline, Measured, NotApplicable, Options, Results, Suite
+from tfvmf.evaluation.suites import Headline, Measured, NotApplicable, Options
 from tfvmf.evaluation.tables import Table
 
 NEIGHBORS = 5
@@ -41,7 +41,7 @@ Sample = dict[str, np.ndarray]
 Detector = Callable[[Sample], np.ndarray]
 
 
-def _measure(subject: Subject, options: Options) -> Measured:
+def measure(subject: Subject, options: Options) -> Measured:
     """Measures every detector against every foreign set."""
     inside, foreign = _sources(subject, options)
     models = _models(subject, options)
@@ -51,22 +51,12 @@ def _measure(subject: Subject, options: Options) -> Measured:
     detect = detectors(bank, train.labels, score)
     familiar = _sample(subject, models, options, test)
     scores_inside = {name: detector(familiar) for name, detector in detect.items()}
-    results: dict[str, Any] = {
-        "in": inside,
-        "score": score.title,
-        "main": score.name,
-        "train_images": train.size,
-        "images": test.size,
-        "of_images": test.whole_size,
-        **_notes(subject, models, inside),
-        "joined_scale": {space: neighbors.spread(bank[space]) for space in models},
-        "out": {},
-    }
+    found: dict[str, dict[str, Any]] = {}
     files = {}
     for name, source in foreign.items():
         outside = _sample(subject, models, options, source)
         scores = {key: detector(outside) for key, detector in detect.items()}
-        results["out"][name] = {
+        found[name] = {
             "images": source.size,
             "scores": {key: detection(scores_inside[key], scores[key]) for key in scores},
             "paper": paper.TABLE_2.get((_identity(inside), _identity(name)), {}),
@@ -74,7 +64,67 @@ def _measure(subject: Subject, options: Options) -> Measured:
         files[f"{file_name(name)}.png"] = functools.partial(
             draw, inside=inside, outside=name, scores_inside=scores_inside, scores=scores
         )
-    return Measured(results, files)
+    notes = _notes(subject, models, inside)
+    sizes = {"train_images": train.size, "images": test.size, "of_images": test.whole_size}
+    best = {
+        name: max(each["scores"], key=lambda key: _auroc(each, key)) for name, each in found.items()
+    }
+    known = sum(_auroc(each, score.name) >= _KNOWN for each in found.values())
+    by_best = sum(_auroc(each, best[name]) >= _KNOWN for name, each in found.items())
+    return Measured(
+        verdict=f"{score.title} knows the foreign images of {known} of {len(found)} sets (AUROC at "
+        f"least {_KNOWN}), the best detector those of {by_best}",
+        results={
+            "in": inside,
+            "score": score.title,
+            "main": score.name,
+            **sizes,
+            **notes,
+            "joined_scale": {space: neighbors.spread(bank[space]) for space in models},
+            "out": found,
+        },
+        headlines=[
+            Headline(
+                f"AUROC against {_short(name)}, {title(key)}",
+                _auroc(each, key),
+                printed=each["paper"].get(key),
+                note="the best" if key == best[name] else "",
+            )
+            for name, each in list(found.items())[:2]
+            for key in dict.fromkeys((score.name, best[name]))
+        ],
+        blocks=[
+            f"Familiar: {inside}, with {train.size:,} training images. Foreign images are positive "
+            "in AUROC, AUPR out and FPR95 (the share of familiar images flagged where 95 % of the "
+            "foreign ones are), familiar ones in AUPR in.",
+            "F_res, F_ssl: mean cosine distance to the 5 nearest training images, in the features "
+            f"of a supervised and of this model. + {score.title}: {score.title} is one more "
+            "feature, standardized on the training images and given the spread of an average "
+            "(unit-normalized) feature of theirs. Mahalanobis: to the nearest class, relative: "
+            "minus that to all training images.",
+            *(f"{name.capitalize()}: {text}." for name, text in notes.items()),
+            table(found),
+        ],
+        files=files,
+    )
+
+
+def _auroc(entry: Mapping[str, Any], detector: str) -> float:
+    return entry["scores"][detector]["auroc"]
+
+
+def table(found: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The paper's Table 2, extended: one row per foreign set and detector."""
+    return Table(
+        columns=["foreign", "images", "detector", *METRICS.values(), "AUROC in the paper"],
+        rows=[
+            [name, entry["images"], title(key), *(values[metric] for metric in METRICS),
+             entry["paper"].get(key)]
+            for name, entry in found.items()
+            for key, values in entry["scores"].items()
+        ],
+        form=".4f",
+    )  # fmt: skip
 
 
 def _sources(subject: Subject, options: Options) -> tuple[str, dict[str, data.Source]]:
@@ -189,58 +239,40 @@ def _detectors_of_space(
         ),
     }
     if labels is not None:
-        gaussians = Gaussians(train[space], labels)
-        found[f"{space}_mahalanobis"] = lambda sample: gaussians.to_class(sample[space])
-        found[f"{space}_relative_mahalanobis"] = lambda sample: gaussians.relative(sample[space])
+        to_class = mahalanobis(train[space], labels)
+        to_all = mahalanobis(train[space], np.zeros(len(labels), int))
+        found[f"{space}_mahalanobis"] = lambda sample: to_class(sample[space])
+        # What is strange to the classes, but not to all images.
+        found[f"{space}_relative_mahalanobis"] = lambda sample: (
+            to_class(sample[space]) - to_all(sample[space])
+        )
     return found
 
 
-class Gaussians:
-    """A Gaussian per class with a covariance that all share, and one for all images together.
+def mahalanobis(features: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """The squared distance [n] of features [n, F] to the nearest class of training images.
 
-    S = 1/N sum over n of (x_n - m_c(n)) (x_n - m_c(n))', S_0 the covariance around the mean of
-    all. A millionth of the mean variance is added to the diagonals: networks have dead features.
+    A Gaussian per class, with the covariance S = 1/N sum over n of (x_n - m_c(n)) (x_n - m_c(n))'
+    that all share. A millionth of the mean variance is added to its diagonal: networks have dead
+    features.
 
     Args:
         features: [N, F] of the training images.
         labels: int [N].
     """
-
-    def __init__(self, features: np.ndarray, labels: np.ndarray) -> None:
-        classes, members = np.unique(labels, return_inverse=True)
-        features = features.astype(np.float64)
-        means = np.stack([features[members == c].mean(axis=0) for c in range(len(classes))])
-        self._of_classes = _factor(features - means[members]), means
-        mean = features.mean(axis=0, keepdims=True)
-        self._of_all = _factor(features - mean), mean
-
-    def to_class(self, features: np.ndarray) -> np.ndarray:
-        """Squared distance [N] of features [N, F] to the nearest class."""
-        return _nearest_mean(features, *self._of_classes)
-
-    def to_all(self, features: np.ndarray) -> np.ndarray:
-        """Squared distance [N] of features [N, F] to all images together."""
-        return _nearest_mean(features, *self._of_all)
-
-    def relative(self, features: np.ndarray) -> np.ndarray:
-        """`to_class` - `to_all` [N]: what is strange to the classes, but not to all images."""
-        return self.to_class(features) - self.to_all(features)
-
-
-def _factor(centered: np.ndarray) -> np.ndarray:
-    """The Cholesky factor of the covariance of [N, F], its diagonal a little raised."""
+    classes, members = np.unique(labels, return_inverse=True)
+    features = features.astype(np.float64)
+    means = np.stack([features[members == c].mean(axis=0) for c in range(len(classes))])
+    centered = features - means[members]
     covariance = centered.T @ centered / len(centered)
     ridge = max(1e-6 * float(np.diag(covariance).mean()), 1e-30)
-    return np.linalg.cholesky(covariance + ridge * np.eye(len(covariance)))
+    factor = np.linalg.cholesky(covariance + ridge * np.eye(len(covariance)))
 
+    def whiten(points: np.ndarray) -> np.ndarray:
+        return scipy.linalg.solve_triangular(factor, points.T, lower=True).T
 
-def _nearest_mean(features: np.ndarray, factor: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """The smallest over c of (x - m_c)' (L L')^-1 (x - m_c), [N]."""
-    white, centers = (
-        scipy.linalg.solve_triangular(factor, points.T, lower=True).T
-        for points in (features, means)
-    )
-    return cdist(white, centers, "sqeuclidean").min(axis=1)
+    centers = whiten(means)
+    return lambda queries: cdist(whiten(queries), centers, "sqeuclidean").min(axis=1)
 
 
 def detection(inside: np.ndarray, outside: np.ndarray) -> dict[str, float]:
@@ -272,87 +304,8 @@ def title(name: str) -> str:
     space, plus, score = name.partition("+")
     if plus:
         return f"{space.capitalize()} + {SCORES[score].title}"
-    words = {"_relative_mahalanobis": ", relative Mahalanobis", "_mahalanobis": ", Mahalanobis"}
-    for ending in words:
-        if name.endswith(ending):
-            return name.removesuffix(ending).capitalize() + words[ending]
-    return name.capitalize()
-
-
-def _best(entry: dict[str, Any]) -> str:
-    """The detector with the highest AUROC against a foreign set."""
-    return max(entry["scores"], key=lambda name: entry["scores"][name]["auroc"])
-
-
-def _verdict(results: Results) -> str:
-    main, found = results["main"], results["out"].values()
-    known = sum(entry["scores"][main]["auroc"] >= _KNOWN for entry in found)
-    best = sum(entry["scores"][_best(entry)]["auroc"] >= _KNOWN for entry in found)
-    return (
-        f"{results['score']} knows the foreign images of {known} of {len(found)} sets (AUROC at "
-        f"least {_KNOWN}), the best detector those of {best}"
-    )
-
-
-def _headlines(results: Results) -> list[Headline]:
-    """Of each foreign set the main score and the best detector, if there are few."""
-    lines = []
-    for name, entry in list(results["out"].items())[:2]:
-        main, best = results["main"], _best(entry)
-        shown = [main] if main == best else [main, best]
-        lines += [
-            Headline(
-                f"AUROC against {_short(name)}, {title(key)}",
-                entry["scores"][key]["auroc"],
-                printed=entry["paper"].get(key),
-                note="the best" if key == best else "",
-            )
-            for key in shown
-        ]
-    return lines
-
-
-def _table(results: Results) -> Table:
-    """One row per foreign set and detector."""
-    return Table(
-        columns=["in", "out", "detector", *METRICS],
-        rows=[
-            [results["in"], name, detector, *(values[metric] for metric in METRICS)]
-            for name, entry in results["out"].items()
-            for detector, values in entry["scores"].items()
-        ],
-    )
-
-
-def _blocks(results: Results) -> list[str | Table]:
-    """The paper's Table 2, extended: one table per foreign set, one row per detector."""
-    score = results["score"]
-    blocks: list[str | Table] = [
-        f"Familiar: {results['in']}, with {results['train_images']:,} training images. Foreign "
-        "images are positive in AUROC, AUPR out and FPR95 (the share of familiar images flagged "
-        "where 95 % of the foreign ones are), familiar ones in AUPR in.",
-        "F_res, F_ssl: mean cosine distance to the 5 nearest training images, in the features of "
-        f"a supervised and of this model. + {score}: {score} is one more feature, standardized on "
-        "the training images and given the spread of an average (unit-normalized) feature of "
-        "theirs. Mahalanobis: to the nearest class, relative: minus that to all training images.",
-    ]
-    if "f_res" in results:
-        blocks.append(f"F_res: {results['f_res']}.")
-    if "note" in results:
-        blocks.append(f"Note: {results['note']}.")
-    for name, entry in results["out"].items():
-        blocks.append(
-            Table(
-                title=f"{name}: {entry['images']:,} images",
-                columns=["detector", *METRICS.values(), "AUROC in the paper"],
-                rows=[
-                    [title(key), *(values[metric] for metric in METRICS), entry["paper"].get(key)]
-                    for key, values in entry["scores"].items()
-                ],
-                form=".4f",
-            )
-        )
-    return blocks
+    space, _, kind = name[2:].partition("_")
+    return f"F_{space}, {kind.replace('_', ' ').replace('maha', 'Maha')}" if kind else f"F_{space}"
 
 
 def draw(
@@ -395,14 +348,3 @@ def _short(spec: str) -> str:
 def file_name(spec: str) -> str:
     """A spec as a file name: `folder:/my/images` is folder_my_images."""
     return re.sub(r"[^\w.-]+", "_", spec).strip("_.")
-
-
-ood = Suite(
-    name="ood",
-    title="Foreign images",
-    measure=_measure,
-    verdict=_verdict,
-    headlines=_headlines,
-    blocks=_blocks,
-    table=_table,
-)

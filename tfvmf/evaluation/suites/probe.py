@@ -12,18 +12,17 @@ takes half a minute for a single `l2`.
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import scipy.optimize
 import scipy.special
-import tensorflow as tf
 
 from tfvmf import neighbors
 from tfvmf.data.base import sample_indices
 from tfvmf.evaluation import paper
 from tfvmf.evaluation.subject import Subject
-from tfvmf.evaluation.suites import Headline, Measured, Options, Results, Suite
+from tfvmf.evaluation.suites import Headline, Measured, Options
 from tfvmf.evaluation.tables import Cell, Table
 
 NEIGHBORS = (200, 20)
@@ -38,21 +37,13 @@ Solution = tuple[np.ndarray, np.ndarray]  # weights [F, K], bias [K]
 
 @dataclasses.dataclass(frozen=True)
 class LinearProbe:
-    """A fitted classifier of raw features.
+    """A fitted classifier of raw features."""
 
-    Attributes:
-        weights: [F, K].
-        bias: [K].
-        classes: The labels [K] that the columns stand for.
-        l2: The penalty that was chosen.
-        path: Held-out cross entropy of each penalty that was tried: {l2: entropy}.
-    """
-
-    weights: np.ndarray
-    bias: np.ndarray
-    classes: np.ndarray
-    l2: float
-    path: dict[float, float]
+    weights: np.ndarray  # [F, K]
+    bias: np.ndarray  # [K]
+    classes: np.ndarray  # the labels [K] that the columns stand for
+    l2: float  # the penalty that was chosen
+    path: dict[float, float]  # held-out cross entropy of each penalty that was tried
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Labels [N] of features [N, F]."""
@@ -115,24 +106,27 @@ class Problem:
 
     def __init__(self, features: np.ndarray, targets: np.ndarray, classes: int) -> None:
         self._shape = (features.shape[1], classes)
-        self._features = tf.constant(features, tf.float32)
-        self._targets = tf.constant(targets, tf.int32)
+        self._features = features.astype(np.float32)
+        self._chosen = np.arange(len(targets)), targets
 
     @functools.cached_property
     def _curvature(self) -> tuple[np.ndarray, np.ndarray]:
         """The eigenvalues [F] of S / K and the vectors [F, F], in columns."""
-        covariance = tf.matmul(self._features, self._features, transpose_a=True).numpy()
-        values, vectors = np.linalg.eigh(covariance.astype(np.float64) / len(self._targets))
+        covariance = (self._features.T @ self._features).astype(np.float64) / len(self._features)
+        values, vectors = np.linalg.eigh(covariance)
         return np.maximum(values, 0.0) / self._shape[1], vectors
 
     def cross_entropy(
         self, weights: np.ndarray, bias: np.ndarray
     ) -> tuple[float, np.ndarray, np.ndarray]:
         """The mean cross entropy, and its gradients in weights [F, K] and bias [K]."""
-        point = (tf.constant(part, tf.float32) for part in (weights, bias))
-        value, *gradients = _cross_entropy(self._features, self._targets, *point)
-        by_weights, by_bias = (gradient.numpy() for gradient in gradients)
-        return float(value), by_weights, by_bias
+        logits = self._features @ weights.astype(np.float32) + bias.astype(np.float32)
+        logs = scipy.special.log_softmax(logits, axis=1)
+        value = -float(logs[self._chosen].mean(dtype=np.float64))
+        by_logits = np.exp(logs)
+        by_logits[self._chosen] -= 1.0
+        by_logits /= len(logs)
+        return value, self._features.T @ by_logits, by_logits.sum(axis=0)
 
     def solve(
         self, l2: float, start: Solution | None = None, *, tolerance: float = 1e-5
@@ -169,26 +163,6 @@ class Problem:
         return *unpack(found.x), float(found.fun)
 
 
-@tf.function(
-    input_signature=[
-        tf.TensorSpec([None, None], tf.float32),
-        tf.TensorSpec([None], tf.int32),
-        tf.TensorSpec([None, None], tf.float32),
-        tf.TensorSpec([None], tf.float32),
-    ]
-)
-def _cross_entropy(
-    features: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, bias: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Mean cross entropy, and its gradients in weights and bias."""
-    with tf.GradientTape() as tape:
-        tape.watch([weights, bias])
-        logits = tf.matmul(features, weights) + bias
-        each = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-        mean = tf.reduce_mean(tf.cast(each, tf.float64))
-    return mean, *tape.gradient(mean, [weights, bias])
-
-
 def linear_probe(subject: Subject) -> LinearProbe:
     """Logistic regression on the features of `subject.train`: fitted once for all suites."""
     labels, _ = subject.labels("probe")
@@ -196,8 +170,9 @@ def linear_probe(subject: Subject) -> LinearProbe:
     return subject.keep("linear_probe", lambda: fit_linear(features, labels))
 
 
-def _measure(subject: Subject, options: Options) -> Measured:
+def measure(subject: Subject, options: Options) -> Measured:
     """Top-1 accuracy by neighbors, by logistic regression, and by its own classifier if any."""
+    del options
     train_labels, test_labels = subject.labels("probe")
     bank = subject.embed(subject.train)["features"]
     queries = subject.embed(subject.test)["features"]
@@ -206,38 +181,64 @@ def _measure(subject: Subject, options: Options) -> Measured:
         return float((predicted == test_labels).mean())
 
     probe = linear_probe(subject)
-    results: dict[str, Any] = {
-        f"knn_{k}_accuracy": accuracy(neighbors.classify(queries, bank, train_labels, k=k))
-        for k in NEIGHBORS
-    }
-    results["linear_accuracy"] = accuracy(probe.predict(queries))
+    knn = {k: accuracy(neighbors.classify(queries, bank, train_labels, k=k)) for k in NEIGHBORS}
+    linear = accuracy(probe.predict(queries))
+    chance = float(np.bincount(test_labels).max() / len(test_labels))
+    control = _compare_with_pixels(subject, bank, queries)
+    rows: list[list[Cell]] = [[f"{k} nearest neighbors", knn[k]] for k in NEIGHBORS]
+    rows += [["linear probe", linear], ["the most frequent class", chance]]
+    own = {}
     if subject.classifier is not None:
         logits = np.asarray(subject.classifier(queries))
-        results["classifier_accuracy"] = accuracy(logits.argmax(axis=1))
-    results |= {
-        "chance": float(np.bincount(test_labels).max() / len(test_labels)),
-        "control": _compare_with_pixels(subject, bank, queries),
-        "linear_l2": probe.l2,
-        "linear_path": [{"l2": l2, "cross_entropy": value} for l2, value in probe.path.items()],
-        "train_images": subject.train.size,
-        "features": bank.shape[1],
-    }
-    return Measured(results)
+        own = {"classifier_accuracy": accuracy(logits.argmax(axis=1))}
+        rows.append(["its own classifier", own["classifier_accuracy"]])
+    if subject.test.name == "cifar10":
+        share = paper.FAILURE["correct"] / (paper.FAILURE["correct"] + paper.FAILURE["wrong"])
+        rows.append(["the paper's classifier (ResNet-50, 1000 epochs)", share])
+    return Measured(
+        verdict=verdict(knn[20], chance, len(test_labels), control),
+        results={
+            **{f"knn_{k}_accuracy": value for k, value in knn.items()},
+            "linear_accuracy": linear,
+            **own,
+            "chance": chance,
+            "control": control,
+            "linear_l2": probe.l2,
+            "linear_path": [{"l2": l2, "cross_entropy": value} for l2, value in probe.path.items()],
+            "train_images": subject.train.size,
+            "features": bank.shape[1],
+        },
+        headlines=[
+            Headline("k-NN accuracy (20 neighbors)", knn[20]),
+            Headline("accuracy of a linear probe", linear),
+            Headline(
+                "k-NN accuracy of raw pixels",
+                control["pixels"],
+                note=f"features: {control['features']:.3f} with the same images",
+            ),
+        ],
+        blocks=[
+            f"Top-1 accuracy from {bank.shape[1]} features of {len(bank):,} training images. The "
+            f"probe's penalty, {probe.l2:.1e}, was chosen on a tenth of these. Control: 20 nearest "
+            f"neighbors among {control['train_images']:,} training images, for "
+            f"{control['images']:,} test images, have an accuracy of {control['features']:.4f} by "
+            f"features and {control['pixels']:.4f} by raw pixels.",
+            Table(columns=["classifier", "accuracy"], rows=rows, form=".4f"),
+        ],
+    )
 
 
 def _compare_with_pixels(
     subject: Subject, bank: np.ndarray, queries: np.ndarray
 ) -> dict[str, float]:
     """Accuracy of k-NN on features and on raw pixels, both with the same sample of images."""
-    rows = [sample_indices(source, _CONTROL) for source in (subject.train, subject.test)]
-    labels, truth = (y[chosen] for y, chosen in zip(subject.labels("probe"), rows, strict=True))
-    train, test = (
-        block_means(source.take(chosen))
-        for source, chosen in zip((subject.train, subject.test), rows, strict=True)
-    )
-    center = train.mean(axis=0)
-    k = min(NEIGHBORS)
-    by_features = neighbors.classify(queries[rows[1]], bank[rows[0]], labels, k=k)
+    sources = (subject.train, subject.test)
+    voters, judged = (sample_indices(source, _CONTROL) for source in sources)
+    all_labels, all_truth = subject.labels("probe")
+    labels, truth = all_labels[voters], all_truth[judged]
+    train, test = block_means(sources[0].take(voters)), block_means(sources[1].take(judged))
+    center, k = train.mean(axis=0), min(NEIGHBORS)
+    by_features = neighbors.classify(queries[judged], bank[voters], labels, k=k)
     by_pixels = neighbors.classify(test - center, train - center, labels, k=k)
     return {
         "train_images": len(labels),
@@ -257,15 +258,15 @@ def block_means(images: np.ndarray, *, blocks: int = 8) -> np.ndarray:
     return means.reshape(len(images), -1)
 
 
-def _verdict(results: Results) -> str:
-    known, chance, control = results["knn_20_accuracy"], results["chance"], results["control"]
+def verdict(known: float, chance: float, images: int, control: Mapping[str, float]) -> str:
+    """What an accuracy of k-NN means beside chance, and beside pixels (`control`)."""
 
-    def clear(low: float, high: float, count: int) -> bool:
+    def clear(low: float, high: float, count: float) -> bool:
         """Whether two accuracies differ by more than two standard errors."""
         mean = (low + high) / 2.0
         return high - low > 2.0 * float(np.sqrt(2.0 * mean * (1.0 - mean) / count))
 
-    if not clear(chance, known, results["images"]):
+    if not clear(chance, known, images):
         return f"k-NN {known:.3f}, chance {chance:.3f}: the features know nothing of the classes"
     if clear(control["features"], control["pixels"], control["images"]):
         return (
@@ -275,44 +276,3 @@ def _verdict(results: Results) -> str:
     share = (known - chance) / (1.0 - chance)
     words = "the classes" if share > 0.8 else "much of the classes" if share > 0.5 else "little"
     return f"k-NN {known:.3f}: the features know {words}"
-
-
-def _blocks(results: Results) -> list[str | Table]:
-    """The accuracies, with what the paper says of CIFAR-10 beside."""
-    control = results["control"]
-    rows: list[list[Cell]] = [
-        *([f"{k} nearest neighbors", results[f"knn_{k}_accuracy"]] for k in NEIGHBORS),
-        ["linear probe", results["linear_accuracy"]],
-        ["the most frequent class", results["chance"]],
-    ]
-    if "classifier_accuracy" in results:
-        rows.append(["its own classifier", results["classifier_accuracy"]])
-    if results["data"] == "cifar10":
-        share = paper.FAILURE["correct"] / (paper.FAILURE["correct"] + paper.FAILURE["wrong"])
-        rows.append(["the paper's classifier (ResNet-50, 1000 epochs)", share])
-    return [
-        f"Top-1 accuracy from {results['features']} features of {results['train_images']:,} "
-        f"training images. The probe's penalty, {results['linear_l2']:.1e}, was chosen on a tenth "
-        f"of these. Control: 20 nearest neighbors among {control['train_images']:,} training "
-        f"images, for {control['images']:,} test images, have an accuracy of "
-        f"{control['features']:.4f} by features and {control['pixels']:.4f} by raw pixels.",
-        Table(columns=["classifier", "accuracy"], rows=rows, form=".4f"),
-    ]
-
-
-probe = Suite(
-    name="probe",
-    title="What the features know",
-    measure=_measure,
-    verdict=_verdict,
-    blocks=_blocks,
-    headlines=lambda results: [
-        Headline("k-NN accuracy (20 neighbors)", results["knn_20_accuracy"]),
-        Headline("accuracy of a linear probe", results["linear_accuracy"]),
-        Headline(
-            "k-NN accuracy of raw pixels",
-            results["control"]["pixels"],
-            note=f"features: {results['control']['features']:.3f} with the same images",
-        ),
-    ],
-)
