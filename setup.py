@@ -17,7 +17,11 @@ setuptools.setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     packages=setuptools.find_packages(include=["tfvmf", "tfvmf.*"]),  # with tfvmf/configs
-    package_data={"tfvmf": ["py.typed", "evaluation/report.html.j2", "models/allowed_ops.txt"]},
+    package_data={
+        "tfvmf": [
+            *("py.typed", "evaluation/report.html.j2", "models/allowed_ops.txt", "shipped/**/*"),
+        ]
+    },
     entry_points={"console_scripts": ["tfvmf = tfvmf.programs:main"]},
     python_requires=">=3.11",
     # Lower bounds leave out versions with known vulnerabilities (`make audit`).

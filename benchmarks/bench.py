@@ -101,7 +101,7 @@ def main() -> None:
         )
     _say(f"written: {directory / 'bench.json'}")
     if failed:
-        cli.fail(f"failed: {', '.join(failed)}", code=1)
+        sys.exit(cli.complain("bench.py", f"failed: {', '.join(failed)}", code=1))
 
 
 def chosen_sections(value: str) -> list[str]:

@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/mc_infonce.py [--batch=256] [--num_samples=64] [--repeats=15]
 
-The network is that of configs/cifar10_cpu.py. Steps alternate (A B A B ...) in one process, so that
-a noisy machine slows both; peak memory is each method's own process's. Exits with 1 if the step
-takes more than 1.5 times SimCLR's or a GiB more memory.
+The network is that of configs/cifar10_cpu_resnet.py. Steps alternate (A B A B ...) in one process,
+so that a noisy machine slows both; peak memory is each method's own process's. Exits with 1 if the
+step takes more than 1.5 times SimCLR's or a GiB more memory.
 """
 
 import json

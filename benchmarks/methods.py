@@ -2,7 +2,7 @@
 """Trains every self-supervised method alike and lays the results beside each other.
 
   .venv/bin/python benchmarks/methods.py
-  .venv/bin/python benchmarks/methods.py --config=cifar10_cpu --methods=byol_vmf \
+  .venv/bin/python benchmarks/methods.py --config=cifar10_cpu_resnet --methods=byol_vmf \
       --train="--data_dir=DIR --config.epochs=5"
 
 Runs that are already finished are only read. Prints a Markdown table.

@@ -1,6 +1,6 @@
 """Latency of an exported model, by both signatures, beside the Keras model that it came from.
 
-    tfvmf export RUN --output=DIR --calibrate_on=test
+    tfvmf export RUN --output=DIR
     .venv/bin/python benchmarks/serving.py --workdir=RUN --model=DIR [--repeats=200]
 
 No server and no network: what TensorFlow itself takes. `keras` calls the encoder as Python would,

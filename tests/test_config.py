@@ -50,6 +50,7 @@ def test_differences_are_named_with_old_and_new():
         ("model.dropout", 1.0),
         ("ensemble.num_members", 0),
         ("ensemble.kind", "bagging"),
+        ("data.memory_limit_gib", 1e15),
     ],
 )
 def test_values_out_of_range_are_named(key, value):

@@ -24,7 +24,6 @@ POSITIONAL = {
     "tfvmf.config.flatten": {"prefix"},
     "tfvmf.data.load_source": {"split"},
     "tfvmf.evaluation.Uncertainty": {"score"},
-    "tfvmf.evaluation.along_training": {"options"},
     "tfvmf.evaluation.evaluate": {"suites", "options"},
     "tfvmf.evaluation.write_report": {"options"},
     "tfvmf.models.build_backbone": {"name"},
@@ -102,11 +101,8 @@ MADE = {
     "MCInfoNCE": lambda: losses.MCInfoNCE(num_samples=3, seed=1),
     "Muon": lambda: Muon(0.02, matrix_decay=0.1),
     "NTXent": lambda: losses.NTXent(temperature=0.1),
-    "NegativeCosine": lambda: losses.NegativeCosine(),
     "Pixels": lambda: models.Pixels((None, 8, 8, 1), pixel_type="uint8"),
     "Prototypes": lambda: models.Prototypes(5, queue_length=7),
-    "SquaredDistance": lambda: losses.SquaredDistance(),
-    "SwappedPrediction": lambda: losses.SwappedPrediction(iterations=4),
     "VMFAlignment": lambda: losses.VMFAlignment(regularizer="vmf"),
 }
 

@@ -53,7 +53,3 @@ class Registry(MutableMapping[str, T]):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def unloaded(self, name: str) -> T | str:
-        """The entry as it is: an object, or "module:attribute" if nobody has asked for it yet."""
-        return self._entries[name]

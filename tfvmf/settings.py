@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -72,8 +71,8 @@ class Setting:
             raise UserError(f"{given} is of the wrong type: expected {kind.__name__}")
         if kind is str and "\0" in value:
             raise UserError(f"--config.{key} holds a NUL character: expected text")
-        # Negated comparisons: they also refuse NaN.
-        if kind is not str and not abs(value) < (math.inf if kind is float else 2**31):
+        # Negated comparisons: they also refuse NaN. Larger numbers overflow once they are scaled.
+        if kind is not str and not abs(value) < (1e15 if kind is float else 2**31):
             raise UserError(f"{given} is not a number that can be meant")
         if self.choices and value not in self.choices:
             raise UserError(f"{given} is unknown: use one of {', '.join(self.choices)}")

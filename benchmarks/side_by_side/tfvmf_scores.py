@@ -2,8 +2,6 @@
 
 import benchmarks.side_by_side.as_programs  # isort: skip # noqa: F401
 
-import pathlib
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -60,21 +58,16 @@ def score(name: str, images: int, members: int = 5, **problem: Any) -> Callable[
     return measure
 
 
-def suite(images: int, cached: bool, **problem: Any) -> Callable[[int], None]:
+def suite(images: int, **problem: Any) -> Callable[[int], None]:
     """A function that runs the suite cifar10c so many times, but for its tables and pictures.
 
-    A sample of the test digits, clean and under 18 corruptions at 5 severities: generated, or read
-    from files that were written before.
+    A sample of the test digits, clean and under 18 corruptions at 5 severities.
     """
     sizes = Problem(**problem)
     method = _method(sizes, "simclr_vmf")
-    place = pathlib.Path(tempfile.mkdtemp())
     train, test = (load_source(method.config, "digits", split) for split in ("train", "test"))
     subject = Subject(encoder=method.encoder, train=train, test=test).sample(images)
-    options = Options(
-        corrupted_dir=place / "corrupted" if cached else "",
-        cache_corrupted=cached,
-    )
+    options = Options()
     corrupted = corrupted_images(subject, options)
 
     def measure(count: int) -> None:

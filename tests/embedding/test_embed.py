@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import scipy.stats
 from helpers.arithmetic import NAMES, Arithmetic, level_of
 from helpers.untrained import make_run
 from PIL import Image
@@ -298,6 +299,35 @@ def test_mistakes_cost_no_model(model, folder, tmp_path, monkeypatch):
     with lock(parts), pytest.raises(UserError, match=r"output=.*out\.csv: .*in use by process"):
         embedding.embed(model.path, folder, tmp_path / "out.csv")
     assert not loads
+
+
+def test_drift_is_told(model, folder, tmp_path):
+    drift = embedding.embed(model.path, folder, tmp_path / "out.npz").drift
+    good = embedding.read_table(tmp_path / "out.npz")
+    confidence = good["confidence"][good["error"] == ""]
+    assert drift.p_value == pytest.approx(scipy.stats.kstest(confidence, "uniform").pvalue)
+    assert drift.below == pytest.approx(3 / 24)
+    assert drift.alpha is None
+    broken = embedding.embed(model.path, folder / "night" / "text.jpg", tmp_path / "out.csv")
+    assert broken.drift is None
+
+
+@pytest.mark.parametrize("images", [50, 5000])
+def test_drift_has_few_false_alarms_and_sees_a_shift(images, rng):
+    """Also where the batch is much larger than the calibration set."""
+    n, alpha, calm, shifted = 200, 0.05, [], []
+    for _ in range(100):
+        calibration = np.sort(rng.normal(size=n))
+        for shift, found in ((0.0, calm), (-1.0, shifted)):
+            scores = rng.normal(loc=shift, size=images)
+            p = (1 + np.searchsorted(calibration, scores, side="right")) / (n + 1)
+            card = {"images": n, "reject_below": alpha}
+            found.append(local.measure_drift(p, p > alpha, card))
+    assert np.mean([drift.p_value < local.DRIFT for drift in calm]) <= 0.05
+    assert np.mean([drift.p_value < local.DRIFT for drift in shifted]) >= 0.95
+    assert np.mean([drift.below for drift in calm]) == pytest.approx(alpha, abs=0.015)
+    assert "do NOT look like" in str(shifted[0])
+    assert str(calm[0]).endswith("expected 5.0%")
 
 
 def test_a_model_that_fails_leaves_nothing(folder, tmp_path):

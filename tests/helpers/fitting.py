@@ -19,4 +19,4 @@ def fit_head(method, views, *, steps=300, learning_rate=0.02):
     for _ in range(steps):
         step()
     measured = method.head_objective(views)
-    return measured.cosines, measured.concentrations
+    return measured.cosines, [view["concentration"] for view in measured.outputs]

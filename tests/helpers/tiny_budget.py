@@ -24,11 +24,7 @@ TINY = Budget(
     num_members=2,
     num_passes=2,
     sets=DIGITS.sets,
-    seconds_to_start=10.0,
-    seconds_per_step=1.0,
-    seconds_to_measure=1.0,
-    images_per_second=1000.0,
-    timing="times of the test",
+    rates=(349.0, 1000.0),
 )
 
 

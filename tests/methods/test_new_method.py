@@ -18,7 +18,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfvmf import losses
-from tfvmf.methods.base import Method, Objective, concentrations
+from tfvmf.methods.base import Method, Objective
 from tfvmf.settings import Setting
 
 
@@ -41,7 +41,7 @@ class Toy(Method):
         cosine = losses.cosine(first, second)
         center = tf.reduce_sum(tf.square(tf.reduce_mean(first, axis=0)))
         terms = {"pull": -tf.reduce_mean(cosine), "push": self.config.toy.strength * center}
-        return Objective(terms, [cosine, cosine], concentrations(outputs))
+        return Objective(terms, [cosine, cosine], outputs)
 '''
 
 

@@ -82,6 +82,28 @@ def test_without_a_direction_head_the_features_point(images):
     np.testing.assert_allclose(outputs["mean_direction"], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"concentration_levels": "all"},
+        {"dimension": None},
+        {"concentration": False, "dimension": None},
+    ],
+)
+def test_levels_are_one_more_output_of_the_same_encoder(images, options):
+    encoder = models.build_encoder(width=4, hidden=8, **options)
+    outputs = models.with_levels(encoder)(images, training=False)
+    for name, value in encoder(images, training=False).items():
+        np.testing.assert_array_equal(outputs[name], value)
+    maps = encoder.get_layer("resnet18")(images, training=False)
+    expected = []
+    for stage in ("stage1", "stage2", "stage3", "stage4"):
+        values = maps[stage].numpy()
+        expected += [values.mean(axis=(1, 2)), np.sqrt(values.var(axis=(1, 2)) + 1e-6)]
+    np.testing.assert_allclose(outputs["levels"], np.concatenate(expected, axis=1), atol=1e-5)
+
+
 def test_imagenet_stem_reduces_by_four():
     backbone = models.build_backbone("resnet18", width=4, stem="imagenet")
     assert backbone(np.zeros((1, 64, 64, 3), np.float32))["stage1"].shape == (1, 16, 16, 4)

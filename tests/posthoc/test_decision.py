@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from scipy import special, stats
 
+from tfvmf import posthoc
 from tfvmf.errors import UserError
 from tfvmf.posthoc.decision import Decision
 from tfvmf.posthoc.familiarity import Familiarity
@@ -81,6 +82,17 @@ def test_a_bank_fits_ten_megabytes():
     assert 9e6 < sum(value.nbytes for value in arrays if isinstance(value, np.ndarray)) <= 1e7
 
 
+def test_of_many_levels_some_are_looked_at():
+    rng = np.random.default_rng(0)
+    features, levels = rng.normal(size=(200, 8)), rng.normal(size=(200, 4000))
+    fitted = Familiarity.fit(features, levels)
+    assert fitted.whitening.shape == (1536, 1536)
+    assert (np.diff(fitted.columns) > 0).all()
+    assert (fitted.columns[0], fitted.columns[-1]) == (0, 3999)
+    known, odd = fitted(features, levels), fitted(features, 3.0 * levels)
+    assert known.numpy().min() > odd.numpy().max()
+
+
 def test_what_is_not_finite_is_not_familiar(familiarity):
     features, levels = embeddings(3)
     features[1] = np.nan
@@ -115,6 +127,7 @@ def test_confidence_is_the_rank_of_the_joined_p_values():
     def joined(pair):
         return sum(
             np.log((1 + (table[halves[0]] <= value).sum()) / 101)
+            - max(table[halves[0]].min() - value, 0.0) / table[halves[0]].std()
             for table, value in zip(calibration, pair, strict=True)
         )
 
@@ -139,6 +152,13 @@ def test_at_most_alpha_of_in_distribution_images_are_rejected(dependence):
     assert np.mean(rejected) > 0.1 - 1 / 51 - 3 * error  # and little is given away
 
 
+def test_a_small_calibration_rejects_what_is_far_below_it():
+    # The sum of two p-values of 30 images alone could not: their logarithms end at -log(31).
+    for seed in range(20):
+        decision = Decision.fit(*np.random.default_rng(seed).normal(size=(2, 60)))
+        assert not decision(np.array([1.0]), np.array([-50.0]))["accept"].numpy()[0]
+
+
 def test_either_score_alone_rejects():
     rng = np.random.default_rng(2)
     decision = Decision.fit(*rng.normal(size=(2, 1000)))
@@ -153,32 +173,45 @@ def test_a_model_without_familiarity_decides_by_kappa():
     assert decision(np.array([4.0]))["accept"].numpy()[0]
 
 
-def test_both_survive_a_file_and_a_graph(tmp_path, familiarity):
-    features, levels = embeddings(100)
+def judged(familiarity, **facts):
     scores = np.arange(100.0)
     decision = Decision.fit(scores, scores[::-1].copy(), alpha=0.2)
-    familiarity.save(tmp_path / "f.npz")
-    decision.save(tmp_path / "d.npz")
-    again, decided = Familiarity.load(tmp_path / "f.npz"), Decision.load(tmp_path / "d.npz")
-    assert decided.alpha == 0.2
-
-    @tf.function
-    def graph(features, levels):
-        found = again(features, levels)
-        return found, decided(tf.abs(found), found)["confidence"]
-
-    expected = familiarity(features, levels)
-    found, confidence = graph(features, levels)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(confidence, decision(tf.abs(expected), expected)["confidence"])
+    return posthoc.Judge(familiarity=familiarity, decision=decision, **facts)
 
 
-def test_a_damaged_file_is_one_line(tmp_path):
-    (tmp_path / "d.npz").write_bytes(b"PK\x03\x04 no archive")
-    np.savez(tmp_path / "other.npz", joined=np.array(["a"]))
-    for name in ("d.npz", "other.npz", "absent.npz"):
-        with pytest.raises(UserError, match=f"{name} is not a Decision"):
-            Decision.load(tmp_path / name)
+def test_a_judge_survives_a_file_and_a_graph(tmp_path, familiarity):
+    features, levels = embeddings(100)
+    outputs = {"features": features, "levels": levels, "concentration": np.arange(100.0)}
+    judge = judged(familiarity, step=7, source="digits", images=100)
+    judge.save(tmp_path / "one")
+    judge.save(tmp_path / "two")
+    files = [(tmp_path / place / "judge.npz").read_bytes() for place in ("one", "two")]
+    assert files[0] == files[1]
+    again = posthoc.load(tmp_path / "one", step=7)
+    assert (again.step, again.source, again.images) == (7, "digits", 100)
+    assert (again.decision.alpha, again.at(0.3).decision.alpha) == (0.2, 0.3)
+    expected = judge(outputs)
+    np.testing.assert_array_equal(expected["familiarity"], familiarity(features, levels))
+    decided = judge.decision(outputs["concentration"], expected["familiarity"])
+    np.testing.assert_array_equal(expected["confidence"], decided["confidence"])
+    for name, value in tf.function(again)(outputs).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_judge_belongs_to_a_step(tmp_path, familiarity):
+    assert posthoc.load(tmp_path) is None
+    judged(familiarity, step=7).save(tmp_path)
+    assert posthoc.load(tmp_path, step=8) is None
+    assert posthoc.load(tmp_path) is not None
+
+
+def test_a_damaged_judge_is_one_line(tmp_path):
+    (tmp_path / "judge.npz").write_bytes(b"PK\x03\x04 no archive")
+    with pytest.raises(UserError, match=r"judge.npz was not written by tfvmf, or is damaged"):
+        posthoc.load(tmp_path)
+    np.savez(tmp_path / "judge.npz", step=np.array(["a"]))
+    with pytest.raises(UserError, match=r"judge.npz was not written by tfvmf, or is damaged"):
+        posthoc.load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_suites_measure_it(request, name, suite):
 @pytest.mark.parametrize("name", ["saved_run", pytest.param("keras_run", marks=pytest.mark.slow)])
 def test_it_is_exported(request, name, tmp_path):
     workdir = request.getfixturevalue(name)
-    path = serving.export_model(workdir, tmp_path, calibrate_on="test")
+    path = serving.export_model(workdir, tmp_path)
     run = evaluation.subject_from_run(workdir)
     served = serving.load(path).embed(run.test.images(0, 10))
     for name, value in run.embed(run.test, limit=10).items():

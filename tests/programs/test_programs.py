@@ -13,6 +13,7 @@ from helpers.foreign import foreign_cnn
 from helpers.untrained import make_run
 from PIL import Image
 
+from tfvmf import posthoc
 from tfvmf.programs import main
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -38,7 +39,7 @@ def run(program, *flags, cwd=ROOT):
     [
         (["evaluate", "/no/such/run"], "/no/such/run"),
         (["export", "/no/such/run", "--output=models"], "/no/such/run"),
-        (["export", "--output=models", "--calibrate_on=test", "--reject_below=5"], "reject_below"),
+        (["export", "--output=models", "--alpha=5"], "alpha"),
         (["fit-kappa", "/no/such.keras"], "/no/such.keras"),
         (["embed", ".", "folder:/no/such", "--output=out.npz"], "/no/such"),
         (["embed", ".", ".", "--output=out.txt"], "--output=out.txt"),
@@ -77,9 +78,9 @@ def test_train_then_evaluate_then_export_as_typed(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "of 18 corruptions" in result.stdout
     assert (workdir / "eval" / "sample20" / "cifar10c" / "table.md").exists()
-    result = run("export", "--output=models", "--calibrate_on=test", cwd=tmp_path)
+    result = run("export", "--output=models", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("calibrated on 400 images: digits, test\n")
+    assert result.stdout.startswith("calibrated on 140 images of digits (train): alpha=0.05\n")
     assert "\nexported: models/1 (for TensorFlow Serving" in result.stdout
     assert "port.cc" not in result.stderr
     assert "util.cc" not in result.stderr
@@ -165,8 +166,6 @@ def test_every_program_that_opens_images_refuses_those_of_more_than_max_pixels(c
         assert code == 2, errors
         assert "a.png: 90 x 80 pixels, more than max_pixels=7000" in errors
         assert errors.count("\n") == 1, errors
-    flags = ["--calibrate_on=test", "--max_pixels=7200"]
-    assert call("export", "run", "--output=models", *flags)[0] == 0
     for limit, broken in ((7000, 2), (7200, 0)):
         code, output, errors = call(
             "embed", "run", "a", "--output=out.npz", f"--max_pixels={limit}"
@@ -176,8 +175,9 @@ def test_every_program_that_opens_images_refuses_those_of_more_than_max_pixels(c
 
 
 def test_export_then_embed(call, tmp_path):
-    make_run(tmp_path / "run")
-    flags = ["--output=models", "--calibrate_on=test", "--reject_below=0.1"]
+    make_run(tmp_path / "run", **{"data.reserve": 0.2})
+    posthoc.fit_judge(tmp_path / "run")
+    flags = ["--output=models", "--alpha=0.1"]
     code, output, errors = call("export", "run", *flags)
     assert code == 0, errors
     assert "\nexported: models/1 (for TensorFlow Serving" in output

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.untrained import make_run
 
-from tfvmf import inference, serving, training
+from tfvmf import inference, posthoc, serving, training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,15 +26,16 @@ class Exported:
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory):
-    workdir = make_run(tmp_path_factory.mktemp("run"))
+    workdir = make_run(tmp_path_factory.mktemp("run"), **{"data.reserve": 400.0})
+    posthoc.fit_judge(workdir)
     directory = tmp_path_factory.mktemp("models")
-    path = serving.export_model(workdir, directory, calibrate_on="test", keras_file=True)
+    path = serving.export_model(workdir, directory, keras_file=True)
     return Exported(workdir, directory, path, training.load_method(workdir)[1].encoder)
 
 
 @pytest.fixture(scope="session")
 def digits(exported):
-    """Images of the split that the model was calibrated on: uint8 [400, 16, 16, 3]."""
+    """Images that it neither was trained nor calibrated on: uint8 [400, 16, 16, 3]."""
     config, _, _ = training.load_method(exported.workdir)
     return training.load_source(config, "digits", "test").images()
 

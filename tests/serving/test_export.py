@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
-from tfvmf import programs, serving, training
+from tfvmf import inference, models, posthoc, programs, serving, training
 from tfvmf.config import default_config
 from tfvmf.errors import UserError
 from tfvmf.serving import export
@@ -51,7 +51,7 @@ def test_both_signatures_give_what_the_training_code_gives(exported, digits, sig
     by_pixels = signatures["serving_default"](images=digits[:20])
     by_bytes = signatures["serving_bytes"](image_bytes=[png(image) for image in digits[:20]])
     for outputs in (by_pixels, by_bytes):
-        assert set(outputs) == {*FLOATS, "confidence", "accept"}
+        assert set(outputs) == {*FLOATS, "familiarity", "confidence", "accept"}
         for name in FLOATS:
             assert outputs[name].dtype == tf.float32
             np.testing.assert_allclose(outputs[name], expected[name], rtol=1e-4, atol=1e-4)
@@ -65,12 +65,32 @@ def test_images_of_another_size_are_resized_as_in_training(signatures, photograp
         np.testing.assert_allclose(by_pixels[name], by_bytes[name], rtol=1e-4, atol=1e-4)
 
 
-def test_confidence_is_the_rank_among_the_calibration_images(digits, signatures):
+def test_the_judge_of_the_run_is_in_the_graph(exported, digits, signatures):
     outputs = signatures["serving_default"](images=digits)
-    kappa = outputs["concentration"].numpy()
-    share = (kappa[None, :] < kappa[:, None]).mean(axis=1)
-    np.testing.assert_allclose(outputs["confidence"], share, atol=0.01)
-    assert np.mean(outputs["accept"]) == pytest.approx(0.95, abs=0.01)
+    judge = posthoc.load(exported.workdir)
+    embedder = inference.Embedder(models.with_levels(exported.encoder))
+    expected = judge(embedder(digits))
+    np.testing.assert_allclose(outputs["familiarity"], expected["familiarity"], atol=2e-3)
+    # A confidence is a rank: the last bit of a score may move it by a few images of 200.
+    np.testing.assert_allclose(outputs["confidence"], expected["confidence"], atol=0.021)
+    np.testing.assert_array_equal(outputs["accept"], outputs["confidence"].numpy() > 0.05)
+    # Of images like those of the calibration 5 % are rejected, give or take three deviations.
+    assert np.mean(outputs["accept"]) == pytest.approx(0.95, abs=0.06)
+
+
+def test_the_judge_is_in_the_graph_once(exported):
+    size = (exported.path / "saved_model.pb").stat().st_size
+    kept = (exported.workdir / "judge.npz").stat().st_size
+    assert kept < size < 1.5 * kept + 500_000
+
+
+def test_another_alpha(exported, digits, tmp_path):
+    path = serving.export_model(exported.workdir, tmp_path, alpha=0.3)
+    assert serving.read_card(path)["calibration"]["alpha"] == 0.3
+    outputs = serving.load(path).embed(digits, progress=False)
+    np.testing.assert_array_equal(outputs["accept"], outputs["confidence"] > np.float32(0.3))
+    with pytest.raises(UserError, match=r"alpha=0.001: with 200 calibration images"):
+        serving.export_model(exported.workdir, tmp_path, alpha=0.001)
 
 
 def test_an_empty_batch_gives_empty_outputs(signatures):
@@ -83,6 +103,7 @@ def test_an_empty_batch_gives_empty_outputs(signatures):
             "mean_direction": (0, 8),
             "concentration": (0,),
             "features": (0, 32),
+            "familiarity": (0,),
             "confidence": (0,),
             "accept": (0,),
         }
@@ -105,7 +126,7 @@ def test_no_image_gives_nan(signatures, rng):
     flat = np.stack([np.full((16, 16, 3), level, np.uint8) for level in (0, 1, 127, 254, 255)])
     for images in (noise, extremes, flat, noise[:, :1, :1], noise[:, :1]):
         outputs = signatures["serving_default"](images=images)
-        for name in (*FLOATS, "confidence"):
+        for name in (*FLOATS, "familiarity", "confidence"):
             assert np.isfinite(outputs[name]).all(), name
 
 
@@ -132,7 +153,7 @@ def test_versions_follow_one_another_and_failure_leaves_none(exported, tmp_path,
     assert path == tmp_path / "5"
     assert (tmp_path / "models.config").read_text() == "mine"
     outputs = tf.saved_model.load(str(path)).signatures["serving_default"].structured_outputs
-    assert set(outputs) == set(FLOATS)  # not calibrated
+    assert set(outputs) == {*FLOATS, "familiarity", "confidence", "accept"}
     before = sorted(tmp_path.iterdir())
 
     def fail(*args, **kwargs):
@@ -239,23 +260,32 @@ def test_the_program_prints_how_to_serve(exported, tmp_path, capsys):
 def test_the_card_tells_where_it_came_from(exported):
     noted = json.loads((exported.path / "assets.extra" / "tfvmf.json").read_text())
     assert noted["calibration"] == {
-        "source": "digits", "split": "test", "images": 400, "reject_below": 0.05
+        "source": "digits (train)", "images": 400, "alpha": 0.05
     }  # fmt: skip
     chosen = ("method", "step", "image_size", "dimension", "features")
     assert [noted[key] for key in chosen] == ["simclr_vmf", 7, 16, 8, 32]
 
 
-def test_calibration_on_images_from_elsewhere(exported, digits, tmp_path):
-    for number, image in enumerate(digits[:30]):
+def test_calibration_on_images_from_elsewhere(exported, rng, tmp_path):
+    images = rng.integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
+    for number, image in enumerate(images):
         Image.fromarray(image).save(tmp_path / f"{number}.png")
     source = f"folder:{tmp_path}"
     path = serving.export_model(exported.workdir, tmp_path / "models", calibrate_on=source)
     noted = serving.read_card(path)["calibration"]
-    assert noted == {"source": source, "split": "all", "images": 30, "reject_below": 0.05}
-    kappa = np.sort(exported.expected(digits[:30])["concentration"])
-    outputs = tf.saved_model.load(str(path)).signatures["serving_default"](images=digits[:50])
-    expected = np.searchsorted(kappa, outputs["concentration"]) / 30
-    np.testing.assert_allclose(outputs["confidence"], expected, atol=1.01 / 30)
+    assert noted == {"source": f"{source} (all)", "images": 40, "alpha": 0.05}
+    ours, theirs = (serving.load(place).embed(images) for place in (exported.path, path))
+    np.testing.assert_allclose(ours["familiarity"], theirs["familiarity"], atol=1e-3)
+    assert ours["confidence"].mean() < 0.05 < 0.3 < theirs["confidence"].mean()
+
+
+@pytest.mark.parametrize(
+    ("split", "use", "count"), [("test", "test", 400), ("train[:200]", "training", 200)]
+)
+def test_calibration_on_training_or_test_images_is_refused(exported, tmp_path, split, use, count):
+    with pytest.raises(UserError, match=f"of its {count} images are {use} images"):
+        serving.export_model(exported.workdir, tmp_path, calibrate_on=split)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -278,8 +308,8 @@ def test_what_is_calibrated_on(calibrate_on, data, found):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"reject_below": 1.5}, "reject_below="),
-        ({"reject_below": float("nan")}, "reject_below="),
+        ({"alpha": 1.5}, "alpha=1.5: expected a share"),
+        ({"alpha": float("nan")}, "alpha="),
         ({"checkpoint": "/no/such/step-9"}, "/no/such/step-9"),
         ({"calibrate_on": "holidays"}, "holidays"),
     ],
@@ -295,8 +325,8 @@ def test_what_cannot_be_served_is_refused(exported, tmp_path):
     with pytest.raises(UserError, match="output="):
         serving.export_model(exported.workdir, tmp_path / "file")
     plain = make_run(tmp_path / "plain", method="simclr")
-    with pytest.raises(UserError, match="no concentration"):
-        serving.export_model(plain, tmp_path / "models", calibrate_on="test")
+    with pytest.raises(UserError, match="was not calibrated"):
+        serving.export_model(plain, tmp_path / "models", alpha=0.1)
     other = make_run(tmp_path / "other", **{"model.dimension": 5})
     with pytest.raises(UserError, match="of another run"):
         serving.export_model(

@@ -7,11 +7,12 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import scipy.stats
 
 import tfvmf
 from tfvmf.data import Source, contact_sheet, load_source
@@ -30,6 +31,7 @@ from tfvmf.training.run_directory import lock
 
 PART_ROWS = 1024  # images at most that a run loses when it is killed, and rows that it holds
 DRAWN = 50  # least and most certain images, each
+DRIFT = 0.01  # below this p-value confidences are not those of in-distribution images
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,57 @@ class Embedded:
     lowest: float  # concentration; NaN if all are broken
     highest: float
     sheet: pathlib.Path | None = None
+    drift: "Drift | None" = None  # None if the model is not calibrated, or all are broken
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drift:
+    """Whether the confidences of a batch look like those of in-distribution images.
+
+    Attributes:
+        p_value: Of the two-sided Kolmogorov-Smirnov test. Small: they do not.
+        below: The share of images that are not accepted.
+        alpha: The share that is expected in distribution; None if the model does not tell it.
+    """
+
+    p_value: float
+    below: float
+    alpha: float | None = None
+
+    def __str__(self) -> str:
+        seen = "look" if self.p_value >= DRIFT else "do NOT look"
+        expected = "" if self.alpha is None else f", expected {self.alpha:.1%}"
+        return (
+            f"confidences {seen} like in-distribution images: Kolmogorov-Smirnov "
+            f"p = {self.p_value:.2g}; rejected {self.below:.1%}{expected}"
+        )
+
+
+def measure_drift(
+    confidence: np.ndarray, accept: np.ndarray, calibration: Mapping[str, Any] | None = None
+) -> Drift:
+    """Compares confidences [N], conformal p-values, with the uniform distribution.
+
+    In distribution a confidence is (1 + its rank among n calibration images) / (n + 1). Where n is
+    known the test has two samples, those ranks being the second: a batch that is much larger than
+    the calibration set would otherwise show the noise of that set as drift.
+
+    Args:
+        confidence: Of the images that could be read.
+        accept: Their decisions [N].
+        calibration: From the card of the model: `images` (n), and `alpha` or `reject_below`.
+    """
+    calibration = calibration or {}
+    if count := calibration.get("images"):
+        ranks = np.arange(1, count + 1) / (count + 1)
+        test = scipy.stats.ks_2samp(confidence, ranks, method="asymp")
+    else:
+        test = scipy.stats.kstest(confidence, "uniform")
+    return Drift(
+        p_value=float(test.pvalue),
+        below=float(1 - np.mean(accept)),
+        alpha=calibration.get("alpha", calibration.get("reject_below")),
+    )
 
 
 def embed(
@@ -119,7 +172,8 @@ def embed(
         outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
         schema = table.table_schema(outputs, labels=images.labels is not None)
         _write_parts(parts, images, loaded, schema, batch_size)
-        result = _join(parts, images, output, schema, sort=bool(sort))
+        calibration = loaded.card.get("calibration")
+        result = _join(parts, images, output, schema, calibration, sort=bool(sort))
         shutil.rmtree(parts)
     return result
 
@@ -287,20 +341,28 @@ def _part(parts: pathlib.Path, start: int) -> pathlib.Path:
 
 
 def _join(
-    parts: pathlib.Path, images: _Images, output: pathlib.Path, schema: pa.Schema, *, sort: bool
+    parts: pathlib.Path,
+    images: _Images,
+    output: pathlib.Path,
+    schema: pa.Schema,
+    calibration: Mapping[str, Any] | None,
+    *,
+    sort: bool,
 ) -> Embedded:
     """Parts to the table and its sheet."""
     count = len(images.names)
     natural = np.arange(count)
-    kappa, good, accepted = np.empty(count, np.float32), np.empty(count, bool), 0
-    scalars = [name for name in ("error", "concentration", "accept") if name in schema.names]
-    start = 0
-    for block in _blocks(parts, natural)(scalars):
-        rows = slice(start, start := start + len(block))
-        kappa[rows] = table.to_numpy(block, "concentration")
-        good[rows] = table.to_numpy(block, "error") == ""
-        if "accept" in scalars:
-            accepted += int(table.to_numpy(block, "accept").sum())
+    wanted = ("error", "concentration", "confidence", "accept")
+    found: dict[str, list[np.ndarray]] = {name: [] for name in wanted if name in schema.names}
+    for block in _blocks(parts, natural)(list(found)):
+        for name, values in found.items():
+            values.append(table.to_numpy(block, name))
+    scalars = {name: np.concatenate(values) for name, values in found.items()}
+    kappa, good = scalars["concentration"], scalars["error"] == ""
+    accept = scalars["accept"][good] if "accept" in scalars else None
+    drift = None
+    if accept is not None and "confidence" in scalars and good.any():
+        drift = measure_drift(scalars["confidence"][good], accept, calibration)
     lowest, highest = (
         (float(kappa[good].min()), float(kappa[good].max())) if good.any() else (np.nan, np.nan)
     )
@@ -326,7 +388,8 @@ def _join(
         output=output,
         images=count,
         broken=count - int(good.sum()),
-        rejected=int(good.sum()) - accepted if "accept" in scalars else None,
+        rejected=None if accept is None else int((~accept).sum()),
+        drift=drift,
         lowest=lowest,
         highest=highest,
         sheet=picture,

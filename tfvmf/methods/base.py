@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import math
 import pathlib
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import ml_collections
@@ -60,20 +60,20 @@ class StepContext(NamedTuple):
 START = StepContext()
 
 
-@dataclasses.dataclass(frozen=True)
-class Objective:
+class Objective(NamedTuple):
     """What a method computes of a batch.
 
     Attributes:
         terms: The terms of its own loss, to be added.
         cosines: For each view the cosine [B] between its direction and the direction that the
             method aligns it with.
-        concentrations: For each view its concentration [B]; empty where the head did not run.
+        outputs: For each view what the encoder said of it, with `concentration` [B] if its head
+            ran.
     """
 
     terms: Terms
-    cosines: list[tf.Tensor] = dataclasses.field(default_factory=list)
-    concentrations: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    cosines: Sequence[tf.Tensor] = ()
+    outputs: Sequence[dict[str, tf.Tensor]] = ()
 
 
 class Method(abc.ABC):
@@ -299,19 +299,17 @@ class Method(abc.ABC):
         The mean of each over the replicas is its value for the whole batch. `views` are those of
         `view_kinds`.
         """
-        with models.dropout_masks(None):  # only where `encode` gives seeds
-            return self._loss(views, labels, context)
-
-    def _loss(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Terms:
         own = len(views) - self.num_wide_views
-        objective = self.objective(views[:own], labels, context)
+        with models.dropout_masks(None):  # only where `encode` gives seeds
+            objective = self.objective(views[:own], labels, context)
+            cosines, outputs = list(objective.cosines), objective.outputs
+            if self.num_wide_views:
+                seen = [*views[: self.num_views], *views[own:]]
+                measured = self.head_objective(seen, training=context.training)
+                cosines += measured.cosines[len(cosines) :]
+                outputs = measured.outputs
+        kappas = [view["concentration"] for view in outputs if "concentration" in view]
         terms = dict(objective.terms)
-        cosines, kappas = objective.cosines, objective.concentrations
-        if self.num_wide_views:
-            seen = [*views[: self.num_views], *views[own:]]
-            measured = self.head_objective(seen, training=context.training)
-            cosines = cosines + measured.cosines[len(cosines) :]
-            kappas = measured.concentrations
         if self.probabilistic and self.explicit:
             config = self.config.concentration
             terms |= losses.concentration_terms(
@@ -399,6 +397,14 @@ class Method(abc.ABC):
             The outputs of each view; without `concentration` where the head learns from wide views.
         """
         model = model or self.encoder
+        rows = tf.shape(views[0])[0]
+        positions = distribute.replica_id() * rows + tf.range(rows)
+
+        def masks(numbers: range) -> tf.Tensor:
+            seeds = counter_random.example_seeds
+            step = context.seed[0], context.seed[1]
+            return tf.concat([seeds(*step, positions, _DROPOUT + n) for n in numbers], axis=0)
+
         if self.num_wide_views:  # the head learns in `head_objective`, from other batch statistics
             model = models.without_concentration(model)
         drops = context.training and models.has_dropout(model)
@@ -406,7 +412,8 @@ class Method(abc.ABC):
         outputs = []
         for start in range(0, len(views), size):
             group = views[start : start + size]
-            with self._masks(group, context, first_view + start) if drops else nullcontext():
+            numbers = range(first_view + start, first_view + start + len(group))
+            with models.dropout_masks(masks(numbers)) if drops else nullcontext():
                 whole = model(tf.concat(group, axis=0), training=context.training)
             parts = {name: tf.split(value, len(group)) for name, value in whole.items()}
             outputs += [{name: parts[name][i] for name in parts} for i in range(len(group))]
@@ -424,7 +431,8 @@ class Method(abc.ABC):
         head = self.encoder.get_layer("concentration_head")
         kappa = head(tf.stop_gradient(frozen["head_inputs"]), training=training)
         cosines = [losses.cosine(mu[0], other) for other in mu[1:]]
-        return Objective({}, [cosines[0], *cosines], tf.split(kappa, len(views)))
+        outputs = [{"concentration": part} for part in tf.split(kappa, len(views))]
+        return Objective({}, [cosines[0], *cosines], outputs)
 
     def frozen_outputs(self, views: tf.Tensor) -> Terms:
         """`mean_direction` [B, d] and `head_inputs` [B, F], to which the kappa head is applied."""
@@ -434,21 +442,3 @@ class Method(abc.ABC):
     def dimension(self) -> int:
         """Length d of the mean direction."""
         return self.encoder.output["mean_direction"].shape[-1]
-
-    def _masks(
-        self, views: Views, context: StepContext, first_view: int
-    ) -> AbstractContextManager[None]:
-        """Drops units by seeds of these views."""
-        rows = tf.shape(views[0])[0]
-        positions = distribute.replica_id() * rows + tf.range(rows)
-        seed, step = context.seed[0], context.seed[1]
-        seeds = [
-            counter_random.example_seeds(seed, step, positions, _DROPOUT + number)
-            for number in range(first_view, first_view + len(views))
-        ]
-        return models.dropout_masks(tf.concat(seeds, axis=0))
-
-
-def concentrations(outputs: list[dict[str, Any]]) -> list[tf.Tensor]:
-    """The concentration [B] of each view, where the encoder gave one."""
-    return [view["concentration"] for view in outputs if "concentration" in view]

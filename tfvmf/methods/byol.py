@@ -7,22 +7,12 @@ from typing import Any, ClassVar
 
 import ml_collections
 
-from tfvmf.methods.base import (
-    Method,
-    Objective,
-    StepContext,
-    Views,
-    concentrations,
-    distribute,
-    losses,
-    models,
-    tf,
-)
-from tfvmf.methods.simsiam import SimSiam, aligned, predict
+from tfvmf.methods.base import StepContext, Views, distribute, losses, models, tf
+from tfvmf.methods.simsiam import SimSiam
 from tfvmf.settings import Setting
 
 
-class BYOL(Method):
+class BYOL(SimSiam):
     """Each view predicts the target network's direction of the other.
 
         loss = mean(|p_1 - z_2|^2) + mean(|p_2 - z_1|^2)
@@ -38,18 +28,13 @@ class BYOL(Method):
         # The method's paper has none, and then takes far more steps until it learns anything.
         "output_norm": Setting(False, "batch norm at the end of the projector"),
     }
-    term_names: ClassVar[tuple[str, ...]] = ("regression",)
     relative_cost: ClassVar[float] = 1.3  # the target sees both views too, without a gradient
     follows_epochs: ClassVar[bool] = True
-    kappa_note = SimSiam.kappa_note
 
     def build_parts(self) -> None:
         """The predictor, and the target: a copy of the encoder without its concentration."""
-        self.models["predictor"] = models.build_predictor(
-            self.dimension, hidden=self.config.model.hidden
-        )
+        self.build_predictor(self.config.model.hidden)
         target = self.models["target"] = models.copy_without_concentration(self.encoder)
-        self._online = models.with_projection(self.encoder)
         source = models.without_concentration(self.encoder)
         target.set_weights(source.get_weights())
         # A weight of the target, and the encoder's.
@@ -62,19 +47,18 @@ class BYOL(Method):
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
         """Batch norm at the end of the projector, where the settings ask for it."""
-        return {**super().head_options(config), "output_norm": config.byol.output_norm}
+        return {"dimension": config.model.dimension, "output_norm": config.byol.output_norm}
 
-    def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
-        """See `Method.objective`."""
-        online = self.encode(views, context, model=self._online)
+    def targets(
+        self, views: Views, online: list[dict[str, tf.Tensor]], context: StepContext
+    ) -> Views:
+        """What the slow copy says of each view."""
         slow = self.encode(views, context, model=self.models["target"])
-        predicted = predict(self, online, context)
-        targets = [tf.stop_gradient(view["mean_direction"]) for view in reversed(slow)]
-        pairs = list(zip(predicted, targets, strict=True))
-        regression = tf.add_n([losses.squared_distance(p, target) for p, target in pairs])
-        return Objective(
-            {"regression": regression}, aligned(predicted, targets), concentrations(online)
-        )
+        return [tf.stop_gradient(view["mean_direction"]) for view in slow]
+
+    def distance(self, predicted: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        """See `SimSiam.distance`."""
+        return losses.squared_distance(predicted, target)
 
     def after_step(self, context: StepContext) -> None:
         """Moves the target a little towards the encoder."""

@@ -30,17 +30,16 @@ class MCInfoNCE(Method):
 
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""
-        first, second = self.encode(views, context)
-        mu_1, mu_2 = first["mean_direction"], second["mean_direction"]
-        kappa_1, kappa_2 = first["concentration"], second["concentration"]
+        outputs = self.encode(views, context)
+        mu_1, mu_2 = (view["mean_direction"] for view in outputs)
         rows = tf.shape(mu_1)[0]
         # Every replica draws the samples of the whole batch, from the same seed: what is sent
         # around are the distributions, not 64 samples of each.
         contrastive = losses.mc_infonce(
             distribute.gather(mu_1),
-            distribute.gather(kappa_1),
+            distribute.gather(outputs[0]["concentration"]),
             distribute.gather(mu_2),
-            distribute.gather(kappa_2),
+            distribute.gather(outputs[1]["concentration"]),
             seed=context.seed,
             temperature=self.config.mc_infonce.temperature,
             num_samples=self.config.mc_infonce.num_samples,
@@ -49,4 +48,4 @@ class MCInfoNCE(Method):
             first_row=distribute.replica_id() * rows,
         )
         cosine = losses.cosine(mu_1, mu_2)
-        return Objective({"contrastive": contrastive}, [cosine, cosine], [kappa_1, kappa_2])
+        return Objective({"contrastive": contrastive}, [cosine, cosine], outputs)

@@ -9,7 +9,6 @@ from tfvmf.methods.base import (
     Objective,
     StepContext,
     Views,
-    concentrations,
     distribute,
     losses,
     tf,
@@ -39,4 +38,4 @@ class SimCLR(Method):
             first_row=distribute.replica_id() * tf.shape(first[0])[0],
         )
         cosine = losses.cosine(first[2], second[2])
-        return Objective({"contrastive": contrastive}, [cosine, cosine], concentrations(outputs))
+        return Objective({"contrastive": contrastive}, [cosine, cosine], outputs)

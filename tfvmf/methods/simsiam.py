@@ -6,16 +6,7 @@ from typing import Any, ClassVar
 
 import ml_collections
 
-from tfvmf.methods.base import (
-    Method,
-    Objective,
-    StepContext,
-    Views,
-    concentrations,
-    losses,
-    models,
-    tf,
-)
+from tfvmf.methods.base import Method, Objective, StepContext, Views, losses, models, tf
 from tfvmf.settings import Setting
 
 
@@ -36,7 +27,10 @@ class SimSiam(Method):
 
     def build_parts(self) -> None:
         """The predictor."""
-        hidden = max(1, self.dimension // self.config.simsiam.bottleneck)
+        self.build_predictor(max(1, self.dimension // self.config.simsiam.bottleneck))
+
+    def build_predictor(self, hidden: int) -> None:
+        """Adds the predictor, and the encoder with the projection that it is applied to."""
         self.models["predictor"] = models.build_predictor(self.dimension, hidden=hidden)
         self._online = models.with_projection(self.encoder)
 
@@ -46,34 +40,32 @@ class SimSiam(Method):
         return {**super().head_options(config), "hidden_layers": 2, "output_norm": True}
 
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
-        """See `Method.objective`."""
+        """See `Method.objective`.
+
+        The concentration of a view is aligned with the cosine that the method itself raises, its
+        prediction with the stopped target: a symmetric term mu_1.mu_2 would pull both views
+        together, and without negatives nothing would hold them apart.
+        """
         online = self.encode(views, context, model=self._online)
-        predicted = predict(self, online, context)
-        targets = [view["mean_direction"] for view in reversed(online)]
+        predictor = self.models["predictor"]
+        projections = [view["projection"] for view in online]
+        if self.config.model.one_pass:
+            together = predictor(tf.concat(projections, axis=0), training=context.training)
+            predicted = tf.split(together, len(online))
+        else:
+            predicted = [predictor(each, training=context.training) for each in projections]
+        targets = reversed(self.targets(views, online, context))
         pairs = list(zip(predicted, targets, strict=True))
-        regression = tf.add_n([0.5 * losses.negative_cosine(p, target) for p, target in pairs])
-        return Objective(
-            {"regression": regression}, aligned(predicted, targets), concentrations(online)
-        )
+        regression = tf.add_n([self.distance(p, target) for p, target in pairs])
+        cosines = [losses.cosine(p, tf.stop_gradient(target)) for p, target in pairs]
+        return Objective({"regression": regression}, cosines, online)
 
+    def targets(
+        self, views: Views, online: list[dict[str, tf.Tensor]], context: StepContext
+    ) -> Views:
+        """The direction [B, d] of each view that the other predicts."""
+        return [view["mean_direction"] for view in online]
 
-def predict(method: Method, online: list[dict[str, tf.Tensor]], context: StepContext) -> Views:
-    """The predictor on the projections of the views, in as many passes: directions [B, d]."""
-    predictor = method.models["predictor"]
-    projections = [view["projection"] for view in online]
-    training = context.training
-    if not method.config.model.one_pass:
-        return [predictor(projection, training=training) for projection in projections]
-    return tf.split(predictor(tf.concat(projections, axis=0), training=training), len(online))
-
-
-def aligned(predicted: list[tf.Tensor], targets: list[tf.Tensor]) -> list[tf.Tensor]:
-    """The cosines [B] that the concentration of each view is aligned with.
-
-    Those that the method itself raises, its prediction with the stopped target: a symmetric term
-    mu_1.mu_2 would pull both views together, and without negatives nothing would hold them apart.
-    """
-    return [
-        losses.cosine(p, tf.stop_gradient(target))
-        for p, target in zip(predicted, targets, strict=True)
-    ]
+    def distance(self, predicted: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        """What a prediction adds to the loss."""
+        return 0.5 * losses.negative_cosine(predicted, target)

@@ -13,7 +13,6 @@ from tfvmf.methods.base import (
     StepContext,
     ViewKind,
     Views,
-    concentrations,
     data,
     distribute,
     losses,
@@ -106,8 +105,7 @@ class SwAV(Method):
             ]
         cosine = losses.cosine(directions[0], directions[1])
         prediction = tf.add_n(parts) / len(parts)
-        kappas = concentrations(outputs[: self.num_views])
-        return Objective({"prediction": prediction}, [cosine, cosine], kappas)
+        return Objective({"prediction": prediction}, [cosine, cosine], outputs[: self.num_views])
 
     def after_step(self, context: StepContext) -> None:
         """Gives the prototypes length 1 again."""

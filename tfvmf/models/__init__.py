@@ -13,6 +13,7 @@ from tfvmf.models.encoder import (
     build_predictor,
     copy_without_concentration,
     frozen_outputs,
+    with_levels,
     with_projection,
     without_concentration,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "frozen_outputs",
     "has_dropout",
     "load_backbone",
+    "with_levels",
     "with_projection",
     "without_concentration",
 ]

@@ -149,6 +149,33 @@ def without_concentration(encoder: keras.Model) -> keras.Model:
     return keras.Model(encoder.input, outputs, name=encoder.name)
 
 
+def with_levels(encoder: keras.Model) -> keras.Model:
+    """The same encoder, sharing all weights, with its `levels` [B, L] (`Levels`) beside.
+
+    It is the encoder itself where there are none: of a SavedModel, or of features.
+    """
+    names = [layer.name for layer in encoder.layers]
+    if "levels" in names:
+        outputs = {**encoder.output, "levels": encoder.get_layer("levels").output}
+        return keras.Model(encoder.input, outputs, name=encoder.name)
+    networks = [layer for layer in encoder.layers if isinstance(layer, keras.Model)]
+    network = next((layer for layer in networks if isinstance(layer.output, dict)), None)
+    if network is None or set(network.output) <= {"features", "mean_direction"}:
+        return encoder
+    # The maps belong to the backbone's own graph: the few layers after it are called again.
+    maps = dict(network(encoder.input))
+    features, own = maps.pop("features"), maps.pop("mean_direction", None)
+    made = {"features": features, "levels": Levels(name="levels", dtype="float32")(maps)}
+    kappa = "concentration_head" if "concentration_head" in names else "concentration"
+    made["concentration"] = encoder.get_layer(kappa)(features)
+    if "direction_head" in names:
+        made["mean_direction"] = encoder.get_layer("direction_head")(features)
+    else:
+        direction = encoder.get_layer("mean_direction")
+        made["mean_direction"] = direction(features if own is None else own)
+    return keras.Model(encoder.input, made, name=encoder.name)
+
+
 def copy_without_concentration(encoder: keras.Model) -> keras.Model:
     """An encoder of the same structure with weights of its own, and 1 for the concentration."""
     outputs = dict(encoder.output)

@@ -8,10 +8,13 @@ _MODULES = {
     "Decision": "decision",
     "Familiarity": "familiarity",
     "FitKappa": "method",
+    "Judge": "judge",
+    "fit_judge": "judge",
     "fit_kappa": "kappa",
+    "load": "judge",
 }
 
-__all__ = ["Decision", "Familiarity", "FitKappa", "fit_kappa"]
+__all__ = ["Decision", "Familiarity", "FitKappa", "Judge", "fit_judge", "fit_kappa", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,21 +6,22 @@ import numpy as np
 import tensorflow as tf
 
 from tfvmf.errors import UserError
-from tfvmf.posthoc.familiarity import Fitted
 
 _LEAST = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Decision(Fitted):
+class Decision:
     """Turns concentration and familiarity into one confidence, and a confidence into a decision.
 
     Half of the calibration images turn each score into a p-value,
 
         p(x) = (1 + #{calibration images with a score <= x}) / (n + 1),
 
-    and t = log p_kappa + log p_familiarity joins them. The rank of t among the other half is again
-    a conformal p-value:
+    and t = log p_kappa + log p_familiarity joins them. Below all calibration images log p goes on
+    falling, by one for each standard deviation: otherwise a few calibration images that are below
+    the first half by a hair would tie with the strangest image there is. The rank of t among the
+    other half is again a conformal p-value, whatever t is:
 
         confidence = (1 + #{calibration images with t <= t(x)}) / (m + 1)
         accept     = confidence > alpha
@@ -99,15 +100,23 @@ class Decision(Fitted):
 
 
 def _joined(tables: list[np.ndarray], scores: list[tf.Tensor]) -> tf.Tensor:
-    """The sum of the logarithms of the scores' p-values [B]."""
-    return tf.add_n(
-        [tf.math.log(_p_value(table, score)) for table, score in zip(tables, scores, strict=True)]
-    )
+    """The sum of the logarithms of the scores' p-values [B], with tails."""
+    parts = []
+    for table, score in zip(tables, scores, strict=True):
+        score = _finite_or_below(score)
+        below = tf.nn.relu(table[0] - score) / max(float(table.std()), 1e-6)
+        parts.append(tf.math.log(_p_value(table, score)) - below)
+    return tf.add_n(parts)
+
+
+def _finite_or_below(score: tf.Tensor) -> tf.Tensor:
+    """Scores [B] in float32; what is not a number is below all."""
+    score = tf.cast(score, tf.float32)
+    return tf.where(tf.math.is_nan(score), -np.inf, score)
 
 
 def _p_value(table: np.ndarray, score: tf.Tensor) -> tf.Tensor:
-    """(1 + #{table <= score}) / (n + 1) of scores [B]; what is not a number is below all."""
-    score = tf.cast(score, tf.float32)
-    score = tf.where(tf.math.is_nan(score), -np.inf, score)
-    rank = tf.searchsorted(tf.constant(table, tf.float32), score, side="right")
-    return tf.cast(1 + rank, tf.float32) / (len(table) + 1.0)
+    """(1 + #{table <= score}) / (n + 1) of scores [B]."""
+    # Plain comparisons: other loaders of an export do not know a search in sorted values.
+    lower = tf.cast(tf.constant(table, tf.float32) <= score[:, None], tf.float32)
+    return (1.0 + tf.reduce_sum(lower, axis=1)) / (len(table) + 1.0)

@@ -5,76 +5,49 @@ agrees with itself, so kappa alone calls it certain. Familiarity is the other ha
 """
 
 import dataclasses
-import os
-import zipfile
-from typing import Self
 
 import numpy as np
 import tensorflow as tf
 from sklearn.covariance import ledoit_wolf
 
-from tfvmf import files
 from tfvmf.errors import UserError
 
 _NEIGHBORS = 10.0  # median number of training images that make up a density; studies/familiarity
 _LEFT_OUT = 10  # one image in so many is in neither density, and says what their values are like
 _LEAST = 20
-_BYTES = 10_000_000
+_BYTES = 10_000_000  # of all arrays
+_MOST_KERNELS = 4096  # more cost a small encoder over 5 % of its forward pass
+_MOST_LEVELS = 1536  # numbers of the levels that are looked at: their matrix is half of the bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Fitted:
-    """Arrays and numbers that were fitted to embeddings, and are kept in an npz file."""
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file; it appears whole or not at all."""
-        with files.replacing(path) as file:
-            np.savez(file, allow_pickle=False, **dataclasses.asdict(self))
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads what `save` wrote."""
-        names = {field.name: field.type for field in dataclasses.fields(cls)}
-        try:
-            with np.load(path, allow_pickle=False) as found:
-                values = {name: found[name] for name in names}
-            for name, value in values.items():
-                if value.dtype.kind != "f" or np.isnan(value).any():
-                    raise ValueError(f"{name} holds something else than numbers")
-            numbers = {name: float(values[name]) for name, kind in names.items() if kind is float}
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-            raise UserError(
-                f"{os.fspath(path)} is not a {cls.__name__} that tfvmf wrote, or damaged: {error}"
-            ) from error
-        return cls(**values | numbers)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Familiarity(Fitted):
+class Familiarity:
     """The sum of two log densities, each standardized on training images that did not make it.
 
         familiarity(x) = z(log sum_i exp(bandwidth * u . b_i)) + z(-|W (l - center)|^2 / 2)
 
     u are the features of x at unit length, b_i those of a bank of training images: a mixture of von
     Mises-Fisher kernels of one bandwidth, which knows what images show. l are the levels (mean and
-    deviation of every channel of every stage): a Gaussian with a shrunk covariance, which knows
-    what images look like. Models without levels have the first part alone. z subtracts the mean
+    deviation of channels of every stage): a Gaussian with a shrunk covariance, which knows what
+    images look like. Models without levels have the first part alone. z subtracts the mean
     and divides by the standard deviation, so a training image has a familiarity around 0.
 
     Attributes:
         bank: float16 [M, F], rows of unit length.
         bandwidth: The concentration of the kernels.
-        center: float32 [L], the mean of the levels; L is 0 without levels.
-        whitening: float16 [L, L]: (l - center) / scale @ whitening has an identity covariance.
-        scale: float32 [L], standard deviations of the levels.
+        columns: int32 [K]: which of the levels are looked at, up to 1,536; K is 0 without levels.
+        center: float32 [K], their mean.
+        scale: float32 [K], their standard deviations.
+        whitening: float16 [K, K]: (l - center) / scale @ whitening has an identity covariance.
         reference: float32 [2, 2]: for each log density its mean and standard deviation.
     """
 
     bank: np.ndarray
     bandwidth: float
+    columns: np.ndarray
     center: np.ndarray
-    whitening: np.ndarray
     scale: np.ndarray
+    whitening: np.ndarray
     reference: np.ndarray
 
     @classmethod
@@ -91,7 +64,7 @@ class Familiarity(Fitted):
         Args:
             features: [N, F].
             levels: [N, L], or None.
-            bank_size: Number of kernels; by default as many as make 10 MB with all the rest.
+            bank_size: Number of kernels; by default up to 4,096, and 10 MB with all the rest.
             seed: Of the choice of images for the bank.
         """
         size = len(features)
@@ -108,8 +81,10 @@ class Familiarity(Fitted):
         order = np.random.default_rng(seed).permutation(size)
         left_out = order[: max(2, size // _LEFT_OUT)]
         made_of = order[len(left_out) :]
-        room = (_BYTES - 2 * levels.shape[1] ** 2) // (2 * features.shape[1])
-        limit = bank_size or min(len(made_of), max(room, _LEAST))
+        count = min(levels.shape[1], _MOST_LEVELS)
+        columns = np.linspace(0, levels.shape[1] - 1, count).astype(np.int32)
+        room = (_BYTES - 2 * count * (count + 8)) // (2 * features.shape[1])
+        limit = bank_size or min(len(made_of), _MOST_KERNELS, max(room, _LEAST))
         if limit > len(made_of):
             raise UserError(
                 f"bank_size={bank_size}: {size} training images make a bank of at most "
@@ -118,38 +93,29 @@ class Familiarity(Fitted):
         bank = _unit(features[made_of[:limit]]).astype(np.float16)
         held = slice(None, 1000)
         bandwidth = _bandwidth(_unit(features[left_out[held]]) @ bank.astype(np.float32).T)
-        center, scale, whitening = _gaussian(levels[made_of])
+        center, scale, whitening = _gaussian(levels[made_of][:, columns])
         fitted = cls(
             bank=bank,
             bandwidth=bandwidth,
+            columns=columns,
             center=center,
-            whitening=whitening,
             scale=scale,
+            whitening=whitening,
             reference=np.array([[0.0, 1.0]] * 2, np.float32),
         )
-        found = [
-            np.concatenate(parts)
-            for parts in zip(
-                *(
-                    fitted.log_densities(features[rows], levels[rows])
-                    for rows in np.array_split(left_out, 1 + len(left_out) // 1000)
-                ),
-                strict=True,
-            )
+        parts = [
+            fitted.log_densities(features[rows], levels[rows])
+            for rows in np.array_split(left_out, 1 + len(left_out) // 1000)
         ]
+        found = [np.concatenate(densities) for densities in zip(*parts, strict=True)]
         reference = [[x.mean(), max(x.std(), 1e-6)] for x in found]
         return dataclasses.replace(fitted, reference=np.array(reference, np.float32))
 
     def __call__(self, features: tf.Tensor, levels: tf.Tensor | None = None) -> tf.Tensor:
         """Features [B, F] and levels [B, L] -> familiarity [B]; -inf where they are not finite."""
-        total = tf.add_n(
-            [
-                (value - mean) / deviation
-                for value, (mean, deviation) in zip(
-                    self.log_densities(features, levels), self.reference.tolist(), strict=True
-                )
-            ]
-        )
+        values = tf.stack(self.log_densities(features, levels), axis=1)
+        mean, deviation = self.reference.T
+        total = tf.reduce_sum((values - mean) / deviation, axis=1)
         return tf.where(tf.math.is_finite(total), total, -np.inf)
 
     def log_densities(
@@ -162,8 +128,9 @@ class Familiarity(Fitted):
         if not len(self.center):
             return kernels, tf.zeros_like(kernels)
         if levels is None:
-            raise ValueError(f"levels are missing: expected [batch, {len(self.center)}]")
-        standard = (tf.cast(levels, tf.float32) - self.center) / self.scale
+            raise ValueError("levels are missing: this familiarity was fitted with them")
+        levels = tf.gather(tf.cast(levels, tf.float32), self.columns, axis=1)
+        standard = (levels - self.center) / self.scale
         white = tf.matmul(standard, tf.cast(self.whitening, tf.float32))
         return kernels, -0.5 * tf.reduce_sum(tf.square(white), axis=1)
 

@@ -19,6 +19,7 @@ from tfvmf.errors import UserError
 from tfvmf.methods import METHODS, Method
 from tfvmf.models import backbones
 from tfvmf.posthoc import cached
+from tfvmf.posthoc.judge import fit_judge
 from tfvmf.posthoc.method import FitKappa
 from tfvmf.settings import PREFIXES
 from tfvmf.training import loop, run_directory
@@ -86,7 +87,7 @@ def fit_kappa(
                     layer.set_weights(trained.encoder.get_layer(layer.name).get_weights())
 
     free = (f"{workdir}-{number}" for number in itertools.count(2))
-    return loop.train_run(
+    latest = loop.train_run(
         settings,
         workdir,
         logical_devices=logical_devices,
@@ -94,6 +95,8 @@ def fit_kappa(
         make_inputs=functools.partial(make_inputs, chosen=changes),
         advice=f", such as {next(name for name in free if not os.path.exists(name))}",
     )
+    fit_judge(workdir, trust_model=trust_model)
+    return latest
 
 
 def make_inputs(

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Sequence
 
 # A verb is a module of this package (`fit-kappa` is fit_kappa.py) and a line here. Its docstring is
-# its help. `ARGUMENTS` are the flags that may be given without their names, `define` defines all of
-# its flags, `main` is called with their values.
+# its help. `FLAGS` are its flags, `ARGUMENTS` those that may be given without their names,
+# `REQUIRED` those that must be given, `CONFIG` says whether it takes settings; `main` gets their
+# values.
 VERBS = {
     "train": "train an encoder without labels: images to directions and concentrations",
     "evaluate": "measure a trained run; write tables, plots and a report",

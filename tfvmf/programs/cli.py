@@ -2,7 +2,6 @@
 
 import ast
 import difflib
-import functools
 import os
 import pathlib
 import re
@@ -12,7 +11,7 @@ import textwrap
 import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import ml_collections
 from absl import app, flags, logging
@@ -30,55 +29,74 @@ DEFAULT_RUN = "runs/digits-simclr_vmf"  # where `tfvmf train` without any flags 
 _HELP_FLAGS = {"--help", "-help", "-h", "--helpfull", "--helpshort"}
 
 # Flags of several programs, with the one meaning that they have everywhere.
-_SHARED: dict[str, tuple[Callable[..., Any], Any, str]] = {
-    "model": (flags.DEFINE_string, "", "a run directory, an export or a .keras file"),
-    "data": (flags.DEFINE_string, "", "digits, a TFDS name, folder:/path or npz:/path"),
-    "data_dir": (flags.DEFINE_string, "", "where TFDS finds prepared data sets"),
-    "download": (flags.DEFINE_bool, False, "download and prepare TFDS data sets that are missing"),
-    "workdir": (flags.DEFINE_string, "", "run directory"),
-    "output": (flags.DEFINE_string, "", "file or directory to write"),
-    "checkpoint": (
-        flags.DEFINE_string,
-        "",
-        "of a run: step-110, 110 or a path; the newest by default",
-    ),
+_SHARED: dict[str, tuple[Any, ...]] = {
+    "model": ("", "a run directory, an export or a .keras file"),
+    "data": ("", "digits, a TFDS name, folder:/path or npz:/path"),
+    "data_dir": ("", "where TFDS finds prepared data sets"),
+    "download": (False, "download and prepare TFDS data sets that are missing"),
+    "workdir": ("", "run directory"),
+    "output": ("", "file or directory to write"),
+    "checkpoint": ("", "of a run: step-110, 110 or a path; the newest by default"),
     "trust_model": (
-        flags.DEFINE_bool,
         False,
         "load a SavedModel even if it may read or write files, use the network or run code",
     ),
-    "seed": (flags.DEFINE_integer, None, "of all that is random"),
-    "max_images": (flags.DEFINE_integer, 0, "how many test images are measured; 0 for all"),
+    "seed": (int, "of all that is random", 0),
+    "max_images": (0, "how many test images are measured; 0 for all", 0),
     "max_pixels": (
-        flags.DEFINE_integer,
         0,
         f"larger images are refused, undecoded; 0 for the run's limit, or {MAX_PIXELS}",
+        0,
     ),
+}
+# The flags of a program, `FLAGS`: the help of a shared flag ("" for the usual one); or the default
+# (a type where there is none), help, and the lowest number or the choices.
+Flags = dict[str, str | tuple[Any, ...]]
+_DEFINE: dict[type, Callable[..., Any]] = {
+    str: flags.DEFINE_string,
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
 }
 
 
-def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
+def define(program: Any, values: flags.FlagValues, argv: list[str]) -> None:
+    """Defines the flags of a verb's module; `argv` is the command line."""
+    if getattr(program, "CONFIG", False):
+        _define_config(values, argv)
+    for name, given in program.FLAGS.items():
+        own = isinstance(given, tuple)
+        default, text, *limit = given if own else _SHARED[name]
+        kind = default if isinstance(default, type) else type(default)
+        bound = {"lower_bound": limit[0]} if limit and kind is not str else {}
+        value = None if isinstance(default, type) else default
+        _DEFINE[kind](name, value, text if own else given or text, flag_values=values, **bound)
+
+
+def run_program(
+    name: str, program: Any, arguments: Sequence[str], values: flags.FlagValues | None = None
+) -> int:
     """Parses the flags of a verb's module, calls its `main`; returns the exit code.
 
     `name` is what the user typed, `tfvmf train`; `arguments` is what follows it.
     """
     # Flags of its own, not absl's global ones: no verb meets the flags of another.
-    values = flags.FlagValues()
-    values.set_gnu_getopt(True)  # flags may follow an argument
+    found = flags.FlagValues() if values is None else values
+    found.set_gnu_getopt(True)  # flags may follow an argument
 
     def guarded(unused: Sequence[str]) -> int:
         del unused
         try:
             if _HELP_FLAGS & set(arguments):
-                program.define(values, [name])
-                print(_help(program, values, full="--helpfull" in arguments))
+                define(program, found, [name])
+                print(_help(program, found, full="--helpfull" in arguments))
                 return 0
             argv = _with_config_path([name, *arguments])
-            program.define(values, argv)
-            _parse(values, argv, program.ARGUMENTS)
-            program.main(values)
+            define(program, found, argv)
+            _parse(found, argv, program)
+            program.main(found)
         except UserError as error:
-            return complain(name, _with_flag(values, str(error)))
+            return complain(name, _with_flag(found, str(error)))
         except KeyboardInterrupt:
             return complain(name, "stopped", code=130)
         except Exception as error:
@@ -100,28 +118,11 @@ def run_program(name: str, program: Any, arguments: Sequence[str]) -> int:
 
 def run(main: Callable[[], None]) -> None:
     """Runs a script whose flags are absl's global ones, such as benchmarks/bench.py."""
-
-    def guarded(argv: Sequence[str]) -> None:
-        try:
-            if len(argv) > 1:
-                raise UserError(f"unexpected argument {argv[1]!r}: flags start with --")
-            main()
-        except UserError as error:
-            fail(str(error))
-        except KeyboardInterrupt:
-            fail("stopped", code=130)
-
-    def parse(argv: list[str]) -> list[str]:
-        try:
-            return flags.FLAGS(argv)
-        except flags.Error as error:
-            fail(f"{error} (--help lists the flags)")
-        except SystemExit:  # absl's help exits with 1
-            sys.exit(0)
-
-    logging.set_verbosity(logging.WARNING)
-    flags.FLAGS.set_gnu_getopt(True)
-    app.run(guarded, flags_parser=parse)
+    script = sys.modules["__main__"]
+    program = types.SimpleNamespace(
+        __doc__=script.__doc__, ARGUMENTS=(), FLAGS={}, main=lambda values: main()
+    )
+    sys.exit(run_program(pathlib.Path(sys.argv[0]).name, program, sys.argv[1:], flags.FLAGS))
 
 
 def complain(name: str, message: str, *, code: int = 2) -> int:
@@ -130,25 +131,12 @@ def complain(name: str, message: str, *, code: int = 2) -> int:
     return code
 
 
-def fail(message: str, *, code: int = 2) -> NoReturn:
-    """Ends a script with one line on the error stream."""
-    sys.exit(complain(pathlib.Path(sys.argv[0]).name, message, code=code))
-
-
 def unknown(what: str, value: str, choices: Iterable[str]) -> str:
     """The message about a name that is not among the choices, with the nearest one that is."""
     choices = list(choices)
     near = difflib.get_close_matches(value, choices, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? Known: " if near else "use one of "
     return f"{what} is unknown: {hint}{', '.join(choices)}"
-
-
-def choose(what: str, value: str, choices: Iterable[str]) -> str:
-    """Returns a name that is among the choices; refuses another with the nearest one that is."""
-    choices = list(choices)
-    if value not in choices:
-        raise UserError(unknown(what, value, choices))
-    return value
 
 
 def check_run(name: str) -> pathlib.Path:
@@ -178,52 +166,6 @@ def short_name(source: str) -> str:
     scheme, _, target = source.partition(":")
     name = pathlib.Path(target).stem if scheme in ("folder", "npz") else scheme
     return re.sub(r"\W+", "_", target if scheme == "tfds" else name).strip("_")
-
-
-def definers(values: flags.FlagValues) -> types.SimpleNamespace:
-    """`DEFINE_string` and so on of absl, as `string` and so on, for the flags of one program."""
-    made = {
-        kind: functools.partial(getattr(flags, f"DEFINE_{kind}"), flag_values=values)
-        for kind in ("bool", "enum", "float", "integer", "list", "string")
-    }
-    return types.SimpleNamespace(**made)
-
-
-def define_shared(values: flags.FlagValues, *names: str, **described: str) -> None:
-    """Defines flags that several programs have; `described` has help texts of a program's own."""
-    for name, text in (dict.fromkeys(names, "") | described).items():
-        define, default, usual = _SHARED[name]
-        bounds = {"lower_bound": 0} if define is flags.DEFINE_integer else {}
-        define(name, default, text or usual, flag_values=values, **bounds)
-
-
-def define_config(values: flags.FlagValues, argv: list[str], default: str = "digits") -> None:
-    """Defines `--config=NAME` and, for every setting, `--config.key=value`.
-
-    ml_collections reads the command line as soon as the flag is defined and answers a mistake with
-    a traceback, so the mistakes are looked for first.
-    """
-    known = flatten(default_config())
-    sections = {key.rsplit(".", 1)[0] for key in known if "." in key}
-    for argument in argv:
-        scheme, _, key = argument.lstrip("-").partition("=")[0].partition(".")
-        if (
-            argument.startswith("-")
-            and scheme == "config"
-            and key
-            and key not in {*known, *sections}
-        ):
-            near = _settings_called(key) or difflib.get_close_matches(key, list(known), 1, 0.4)
-            hint = f"did you mean {_as_flags(near)}?" if near else "see tfvmf/config.py"
-            raise UserError(f"--config.{key} is not a setting: {hint}")
-    config_flags.DEFINE_config_file(
-        "config",
-        str(CONFIGS / f"{default}.py"),
-        f"settings of the run: {', '.join(config_names())}, or a file of your own; each setting is "
-        "a flag too, as --config.batch_size=128",
-        flag_values=values,
-        sys_argv=argv,
-    )
 
 
 def config_names() -> list[str]:
@@ -270,7 +212,7 @@ def prepare(arguments: Sequence[str]) -> int:
         for source in arguments[1:]:
             data.download(source, data_dir=arguments[0])
 
-    program = types.SimpleNamespace(ARGUMENTS=(), define=lambda values, argv: None, main=main)
+    program = types.SimpleNamespace(ARGUMENTS=(), FLAGS={}, main=main)
     return run_program("tfvmf --download", program, [])
 
 
@@ -288,24 +230,53 @@ def import_tensorflow() -> None:
         os.close(saved)
 
 
-def _parse(values: flags.FlagValues, argv: list[str], slots: tuple[str, ...]) -> None:
+def _define_config(values: flags.FlagValues, argv: list[str]) -> None:
+    """Defines `--config=NAME` and, for every setting, `--config.key=value`.
+
+    ml_collections reads the command line as soon as the flag is defined and answers a mistake with
+    a traceback, so the mistakes are looked for first.
+    """
+    known = flatten(default_config())
+    names = {*known, *(key.rpartition(".")[0] for key in known)}
+    for argument in argv:
+        key = argument.lstrip("-").partition("=")[0].removeprefix("config.")
+        if argument.startswith(("--config.", "-config.")) and key not in names:
+            near = _settings_called(key) or difflib.get_close_matches(key, list(known), 1, 0.4)
+            hint = f"did you mean {_as_flags(near)}?" if near else "see tfvmf/config.py"
+            raise UserError(f"--config.{key} is not a setting: {hint}")
+    # Photographs are not digits: they may be mirrored, are larger, and are told by their colors.
+    photos = any(argument.rpartition("=")[2].startswith("folder:") for argument in argv)
+    config_flags.DEFINE_config_file(
+        "config",
+        str(CONFIGS / ("photos.py" if photos else "digits.py")),
+        f"settings of the run: {', '.join(config_names())}, or a file of your own; each setting is "
+        "a flag too, as --config.batch_size=128",
+        flag_values=values,
+        sys_argv=argv,
+    )
+
+
+def _parse(values: flags.FlagValues, argv: list[str], program: Any) -> None:
     """Parses flags; arguments without a name fill, in order, the slots that no flag has filled."""
     try:
         given = values(argv)[1:]
     except flags.UnrecognizedFlagError as error:
         raise UserError(_unknown_flag(values, error.flagname)) from error
     except flags.Error as error:
-        enum = re.match(r"flag (--\w+=)(.*): value should be one of <(.*)>", str(error), re.DOTALL)
-        if enum:
-            choices = filter(None, enum[3].split("|"))
-            raise UserError(unknown(enum[1] + enum[2], enum[2], choices)) from error
         raise UserError(f"{error} (--help lists the flags)") from error
-    free = [slot for slot in slots if not values[slot].present]
+    free = [slot for slot in program.ARGUMENTS if not values[slot].present]
     for slot, value in zip(free, given, strict=False):
         setattr(values, slot, value)
     if len(given) > len(free):
-        takes = " ".join(slot.upper() for slot in slots)
+        takes = " ".join(slot.upper() for slot in program.ARGUMENTS) or "no argument"
         raise UserError(f"unexpected argument {given[len(free)]!r}: expected {takes} and flags")
+    for name, spec in program.FLAGS.items():
+        chosen, limit = values[name].value, spec[2:] if isinstance(spec, tuple) else ()
+        if limit and isinstance(limit[0], list) and chosen and chosen not in limit[0]:
+            raise UserError(unknown(f"--{name}={chosen}", chosen, limit[0]))
+    for name in getattr(program, "REQUIRED", ()):
+        if not values[name].value:
+            raise UserError(f"--{name} is missing: {values[name].help}")
 
 
 def _with_flag(values: flags.FlagValues, message: str) -> str:
@@ -365,7 +336,7 @@ def _help(program: Any, values: flags.FlagValues, *, full: bool) -> str:
     for name in sorted(values):
         flag = values[name]
         shown = f"--[no]{name}" if flag.boolean else f"--{name}"
-        text = (flag.help or "").replace("<|", "<")  # no choice is one of the choices
+        text = flag.help or ""
         if name != "config" and flag.default not in (None, "", False, []):
             text += f" (default: {flag.default})"
         lines.append(f"  {shown}")

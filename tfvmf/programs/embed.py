@@ -6,9 +6,11 @@
   tfvmf embed runs/mine one.jpg
 
 The table has one row per image: file, error, label, features, mean_direction, concentration and,
-with a calibrated model, confidence and accept. A broken file is a row with its error. A command
-that was stopped continues when it is typed again. --sort=concentration sorts the rows, and draws
-the least and the most certain images to out.png. One file without --output is shown.
+of a model that has them, familiarity, confidence, accept, class and class_probability; the last
+line then says whether the confidences look like those of in-distribution images. A broken file is a
+row with its error. A command that was stopped continues when it is typed again.
+--sort=concentration sorts the rows, and draws the least and the most certain images to out.png. One
+file without --output is shown.
 """
 
 import pathlib
@@ -24,35 +26,23 @@ from tfvmf.programs import cli
 from tfvmf.settings import MAX_PIXELS
 
 ARGUMENTS = ("model", "data")
-
-
-def define(values: flags.FlagValues, argv: list[str]) -> None:
-    """Defines the flags."""
-    del argv
-    cli.define_shared(
-        values,
-        "checkpoint",
-        "data_dir",
-        "download",
-        "max_pixels",
-        "trust_model",
-        model="a run directory, an export or a .keras file; required",
-        data="a folder of images, at any depth, an image, or digits, a TFDS name, npz:/path; "
-        "required",
-        output="the file to write: .parquet, .npz, or .csv, which has no vectors",
-    )
-    new = cli.definers(values)
-    new.enum("sort", "", ["", "concentration"], "concentration: sort the rows, draw a sheet")
-    new.integer("batch_size", 64, "images per forward pass", lower_bound=1)
-    new.bool("restart", False, "do not continue what OUTPUT.parts holds, but start again")
+REQUIRED = ("model", "data")
+FLAGS: cli.Flags = {
+    "model": "a run directory, an export or a .keras file; required",
+    "data": "a folder of images, at any depth, an image, or digits, a TFDS name, npz:/path; "
+    "required",
+    "output": "the file to write: .parquet, .npz, or .csv, which has no vectors",
+    **dict.fromkeys(("checkpoint", "data_dir", "download", "max_pixels", "trust_model"), ""),
+    "sort": ("", "concentration: sort the rows, draw a sheet", ["concentration"]),
+    "batch_size": (64, "images per forward pass", 1),
+    "restart": (False, "do not continue what OUTPUT.parts holds, but start again"),
+}
 
 
 def main(values: flags.FlagValues) -> None:
     """Embeds, says what is where."""
-    single = pathlib.Path(values.data).expanduser().is_file()
-    for name in ("model", "data", "output"):
-        if not values[name].value and not (name == "output" and single):
-            raise UserError(f"--{name} is missing (--help lists the flags)")
+    if not values.output and not pathlib.Path(values.data).expanduser().is_file():
+        raise UserError("--output is missing: a name that ends in .parquet, .npz or .csv")
     from tfvmf import embedding
 
     if values.output:
@@ -92,6 +82,8 @@ def main(values: flags.FlagValues) -> None:
         print(f"  concentration {done.lowest:.4g} to {done.highest:.4g}")
     if done.broken:
         print("  broken files are rows with an error, and no numbers")
+    if done.drift:
+        print(f"  {done.drift}")
     if done.sheet:
         print(f"least and most certain: {done.sheet}")
     elif values.sort:

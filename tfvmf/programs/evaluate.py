@@ -18,77 +18,45 @@ from typing import Any
 
 from absl import flags
 
+from tfvmf import evaluation
 from tfvmf.errors import UserError
 from tfvmf.files import read_text
 from tfvmf.programs import cli
 from tfvmf.settings import MAX_PIXELS
 
 ARGUMENTS = ("model", "data")
-
-
-def define(values: flags.FlagValues, argv: list[str]) -> None:
-    """Defines the flags."""
-    del argv
-    from tfvmf import evaluation
-
-    cli.define_shared(
-        values,
-        "checkpoint",
-        "download",
-        "max_pixels",
-        "trust_model",
-        model="directory of a trained run, as --workdir, or the .keras file of an encoder",
-        workdir=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
-        data="labeled data to measure on; what the run is judged on by default",
-        output="directory of the results; <run>/eval by default, <run>/eval-<data> with DATA",
-        data_dir="where TFDS finds prepared data sets, if not where the run found them",
-        max_images="a sample of so many test images, for a quick look, whose results go to a "
-        "directory of their own; 0 for all",
-    )
-    new = cli.definers(values)
-    asked = "; ".join(f"{name}: {text}" for name, text in evaluation.describe_suites().items())
-    new.string("suite", "all", f"all, or some, separated by commas; {asked}")
-    new.string(
-        "score",
+_ASKED = "; ".join(f"{name}: {suite.question}" for name, suite in evaluation.SUITES.items())
+FLAGS: cli.Flags = {
+    "model": "directory of a trained run, as --workdir, or the .keras file of an encoder",
+    "workdir": f"directory of a trained run; {cli.DEFAULT_RUN} by default",
+    "data": "labeled data to measure on; what the run is judged on by default",
+    "output": "directory of the results; <run>/eval by default, <run>/eval-<data> with DATA",
+    "data_dir": "where TFDS finds prepared data sets, if not where the run found them",
+    "max_images": "a sample of so many test images, for a quick look, whose results go to a "
+    "directory of their own; 0 for all",
+    **dict.fromkeys(("checkpoint", "download", "max_pixels", "trust_model"), ""),
+    "suite": ("all", f"all, or some, separated by commas; {_ASKED}"),
+    "score": (
         "",
         "measures of uncertainty, separated by commas, the main one first: "
         f"{', '.join(evaluation.SCORES)}; what suits the run by default",
-    )
-    new.integer("num_passes", 16, "forward passes of --score=dropout", lower_bound=2)
-    new.integer("num_views", 8, "views of --score=agreement and --suite=agreement", lower_bound=2)
-    new.string(
-        "corruptions", "generate", "cifar10c: generate, or tfds for cifar10_corrupted in --data_dir"
-    )
-    new.string(
-        "corrupted_dir", "", "cifar10c: directory of CIFAR-10-C's .npy files to read instead"
-    )
-    new.bool(
-        "cache_corrupted", False, "cifar10c: generate what --corrupted_dir lacks, and keep it there"
-    )
-    new.string("in_source", "", "ood: familiar data; the run's own by default")
-    new.string(
-        "ood_sources", "", "ood, agreement: foreign data, separated by commas, like cifar100,mnist"
-    )
-    new.string(
-        "supervised_workdir", "", "ood: a run of --method=supervised, for the scores with F_res"
-    )
-    new.bool(
-        "all_checkpoints", False, "run the suite cifar10c along training, at every kept checkpoint"
-    )
+    ),
+    "num_passes": (16, "forward passes of --score=dropout", 2),
+    "num_views": (8, "views of --score=agreement and --suite=agreement", 2),
+    "corruptions": ("generate", "cifar10c: generate, or tfds for cifar10_corrupted in --data_dir"),
+    "corrupted_dir": ("", "cifar10c: directory of CIFAR-10-C's .npy files to read instead"),
+    "in_source": ("", "ood: familiar data; the run's own by default"),
+    "ood_sources": ("", "ood, agreement: foreign data, separated by commas, like cifar100,mnist"),
+    "supervised_workdir": ("", "ood: a run of --method=supervised, for the scores with F_res"),
+}
 
 
 def main(values: flags.FlagValues) -> None:
     """Runs the suites, prints their headlines."""
     if values.model and values.workdir:
         raise UserError(f"--workdir={values.workdir}: the run is already named, {values.model}")
-    from tfvmf import evaluation
-
     # What is misspelled shows before TensorFlow, which takes seconds to import.
-    names = evaluation.check_names(values.suite)
-    if values.all_checkpoints and names not in (["all"], ["cifar10c"]):
-        raise UserError(
-            f"--all_checkpoints runs the suite cifar10c: leave out --suite={values.suite}"
-        )
+    evaluation.check_names(values.suite)
     options = evaluation.Options(
         max_images=values.max_images,
         scores=cli.listed(values.score),
@@ -96,25 +64,19 @@ def main(values: flags.FlagValues) -> None:
         num_views=values.num_views,
         corruptions=values.corruptions,
         corrupted_dir=values.corrupted_dir,
-        cache_corrupted=values.cache_corrupted,
         in_source=values.in_source,
         ood_sources=cli.listed(values.ood_sources),
     )
     cli.import_tensorflow()
     subject = _load(values, pathlib.Path(values.model or values.workdir or cli.DEFAULT_RUN))
     options = dataclasses.replace(options, supervised=_load_supervised(values))
-    if values.all_checkpoints:
-        evaluation.along_training(subject, options)
-        place = subject.sample(options.max_images).directory_for("cifar10c")
-        print(f"\nalong training: {place}")
-    else:
-        evaluation.evaluate(subject, values.suite, options)
+    evaluation.evaluate(subject, values.suite, options)
 
 
 def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
     """The subject: a run with its own data or others, or the encoder in a file."""
     import tfvmf
-    from tfvmf import data, evaluation, training
+    from tfvmf import data, training
     from tfvmf.data import corruptions
 
     further = [values.in_source, *cli.listed(values.ood_sources)]
@@ -164,8 +126,6 @@ def _load_supervised(values: flags.FlagValues) -> Any:
     """The subject that --supervised_workdir names, if it does."""
     if not values.supervised_workdir:
         return None
-    from tfvmf import evaluation
-
     try:
         return evaluation.subject_from_run(
             values.supervised_workdir,

@@ -1,12 +1,12 @@
 """Exports a trained run as the next version of a model for TensorFlow Serving.
 
   tfvmf export runs/mine --output=models/mine
-  tfvmf export runs/mine --output=models/mine --calibrate_on=test --reject_below=0.05
+  tfvmf export runs/mine --output=models/mine --alpha=0.01
   tfvmf export runs/mine --output=models/mine --calibrate_on=folder:/production/sample
   tfvmf export runs/mine --output=models/mine --checkpoint=step-110
 
 Signatures serving_default (uint8 images) and serving_bytes (JPEG or PNG) give mean_direction,
-concentration and features; calibrated, also confidence and accept. DATA is the same as
+concentration and features; calibrated, also familiarity, confidence and accept. DATA is the same as
 --calibrate_on=DATA. See docs/serving.md.
 """
 
@@ -14,49 +14,29 @@ import shlex
 
 from absl import flags
 
-from tfvmf.errors import UserError
 from tfvmf.programs import cli
 
 ARGUMENTS = ("model", "data")
-
-
-def define(values: flags.FlagValues, argv: list[str]) -> None:
-    """Defines the flags."""
-    del argv
-    cli.define_shared(
-        values,
-        "checkpoint",
-        "download",
-        "max_pixels",
-        "trust_model",
-        model=f"directory of a trained run; {cli.DEFAULT_RUN} by default",
-        output="directory of versions; required",
-        data="images to calibrate on, if --calibrate_on does not name them",
-        data_dir="where TFDS finds prepared data sets, if not where the run found them",
-    )
-    new = cli.definers(values)
-    new.string(
-        "calibrate_on",
+REQUIRED = ("output",)
+FLAGS: cli.Flags = {
+    "model": f"directory of a trained run; {cli.DEFAULT_RUN} by default",
+    "output": "a directory for the versions of the model; required",
+    "data": "images to calibrate on, if --calibrate_on does not name them",
+    "data_dir": "where TFDS finds prepared data sets, if not where the run found them",
+    **dict.fromkeys(("checkpoint", "download", "max_pixels", "trust_model"), ""),
+    "calibrate_on": (
         "",
-        "images whose kappas give confidence and accept: a split of the run's data (test), or "
-        "other data (folder:/path, npz:/path, a TFDS name), of which all images count",
-    )
-    new.float(
-        "reject_below",
-        None,
-        "with --calibrate_on: accept is false below this confidence; 0.05",
-        lower_bound=0.0,
-        upper_bound=1.0,
-    )
-    new.bool("keras", False, "also save the encoder for Keras (encoder.keras)")
+        "images to calibrate on instead of the run's reserve: other data (folder:/path, npz:/path, "
+        "a TFDS name), of which all images count, or a split of the run's; none may be a training "
+        "or test image",
+    ),
+    "alpha": (float, "share of images like those of the calibration that may be rejected; 0.05", 0),
+    "keras": (False, "also save the encoder for Keras (encoder.keras)"),
+}
 
 
 def main(values: flags.FlagValues) -> None:
     """Exports, says what to do next."""
-    if not values.output:
-        raise UserError("--output is missing: name a directory for the versions of the model")
-    if values.reject_below is not None and not (values.calibrate_on or values.data):
-        raise UserError("--reject_below needs --calibrate_on: a split of the run's data, as test")
     model = cli.check_run(values.model or cli.DEFAULT_RUN)
 
     cli.import_tensorflow()
@@ -73,7 +53,7 @@ def main(values: flags.FlagValues) -> None:
         checkpoint=values.checkpoint,
         calibrate_on=values.calibrate_on,
         data=values.data,
-        reject_below=0.05 if values.reject_below is None else values.reject_below,
+        alpha=values.alpha,
         data_dir=values.data_dir,
         max_pixels=values.max_pixels,
         keras_file=values.keras,
@@ -84,7 +64,8 @@ def main(values: flags.FlagValues) -> None:
         print(f"exported: {path} (features in, not images)")
         return
     if found := card["calibration"]:
-        print(f"calibrated on {found['images']:,} images: {found['source']}, {found['split']}")
+        told = f"{found['images']:,} images of {found['source']}"
+        print(f"calibrated on {told}: alpha={found['alpha']:g}")
     if not (path / "assets.extra" / "tf_serving_warmup_requests").exists():
         print("no warm-up requests: install tensorflow-serving-api and export again to have them")
     print(f"exported: {path} (for TensorFlow Serving {serving.oldest_server(path)} or later)")

@@ -29,57 +29,45 @@ from tfvmf.files import read_text
 from tfvmf.programs import cli
 
 ARGUMENTS = ("model", "data")
-
-
-def define(values: flags.FlagValues, argv: list[str]) -> None:
-    """Defines the flags."""
-    cli.define_config(values, argv)
-    cli.define_shared(
-        values,
-        "download",
-        "max_pixels",
-        "seed",
-        "trust_model",
-        model="a run, applications:NAME, hub:PRESET, a .keras file, a SavedModel or an .npz file",
-        data="images to fit on; the run's or the config's by default",
-        data_dir="where TFDS finds prepared data sets, if not where the run found them",
-        workdir="run directory; <model>-kappa for a run, runs/<name>-kappa otherwise",
-    )
-    new = cli.definers(values)
-    new.string(
-        "feature_layer",
+REQUIRED = ("model",)
+CONFIG = True
+FLAGS: cli.Flags = {
+    "model": "a run, applications:NAME, hub:PRESET, a .keras file, a SavedModel or an .npz file",
+    "data": "images to fit on; the run's or the config's by default",
+    "data_dir": "where TFDS finds prepared data sets, if not where the run found them",
+    "workdir": "run directory; <model>-kappa for a run, runs/<name>-kappa otherwise",
+    **dict.fromkeys(("download", "max_pixels", "seed", "trust_model"), ""),
+    "feature_layer": ("", "of a model: the output (of Keras also the layer) that is the features"),
+    "input_range": (
         "",
-        "of a model: the output (for Keras also the layer) that is the features",
-    )
-    new.string(
-        "input_range", "", "of a model: the pixels that it takes: 0..1, -1..1, 0..255, caffe, torch"
-    )
-    new.string(
-        "level_layers", "", "of a model: layers with maps, separated by commas, that the head sees"
-    )
-    new.string("weights", "", "of applications: and hub:, instead of trained ones: none, or a file")
-    new.integer("image_size", None, "height and width of images; the model's own by default")
-    new.enum(
-        "levels",
-        None,
+        "of a model: the pixels that it takes: 0..1, -1..1, 0..255, caffe, torch",
+    ),
+    "level_layers": (
+        "",
+        "of a model: layers with maps, separated by commas, that the head sees",
+    ),
+    "weights": ("", "of applications: and hub:, instead of trained ones: none, or a file"),
+    "image_size": (int, "height and width of images; the model's own by default"),
+    "levels": (
+        "",
+        "what the head sees: last, the features, or all levels, which is the default where there "
+        "are any",
         ["last", "all"],
-        "what the head sees: the features, or all levels, which is the default where there are any",
-    )
-    new.enum(
-        "view_kind",
-        None,
+    ),
+    "view_kind": (
+        "",
+        "what it learns from: augment, ordinary views, or wide, damaged ones as well",
         ["augment", "wide"],
-        "what it learns from: ordinary views, or wide ones as well",
-    )
-    new.integer(
-        "cache_views",
-        None,
+    ),
+    "cache_views": (
+        int,
         "embed so many views of each image once, and as many wide ones, 2 by default; 0: new views "
         "every step",
-        lower_bound=0,
-    )
-    new.integer("epochs", None, "passes over the images; enough for 1,500 steps", lower_bound=1)
-    new.float("learning_rate", None, "of Adam; 1e-3", lower_bound=0.0)
+        0,
+    ),
+    "epochs": (int, "passes over the images; enough for 1,500 steps", 1),
+    "learning_rate": (float, "of Adam; 1e-3", 0),
+}
 
 
 def changes(values: flags.FlagValues) -> dict[str, object]:
@@ -106,8 +94,6 @@ def changes(values: flags.FlagValues) -> dict[str, object]:
 
 def main(values: flags.FlagValues) -> None:
     """Fits, says what to do next."""
-    if not values.model:
-        raise UserError("--model is missing: a run, a backbone, a SavedModel or an .npz file")
     model = pathlib.Path(values.model)
     of_run = read_text(model / "config.json") is not None
     if of_run and values["config"].present:

@@ -18,46 +18,34 @@ import textwrap
 
 from absl import flags
 
-from tfvmf.errors import UserError
 from tfvmf.programs import cli
 from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS, sources
 
 ARGUMENTS = ("experiment",)
-
-
-def define(values: flags.FlagValues, argv: list[str]) -> None:
-    """Defines the flags."""
-    del argv
-    cli.define_shared(
-        values,
-        "data_dir",
-        "download",
-        "max_pixels",
-        max_images="how many test images are measured; 0 for the budget's number",
-        workdir="where runs and outputs are kept; runs/reproduce/<budget> by default",
-        seed="of all runs; 0 by default",
-    )
-    new = cli.definers(values)
-    new.string("experiment", "", f"what to make: {', '.join(EXPERIMENTS)}, or all")
-    new.string("budget", "digits", f"how much to spend: {', '.join(BUDGETS)}")
-    new.bool("dry_run", False, "print the plan, and stop")
-    new.integer(
-        "seeds", 1, "repeat with so many seeds; gives mean and standard deviation", lower_bound=1
-    )
-    new.string(
-        "results",
+REQUIRED = ("experiment",)
+FLAGS: cli.Flags = {
+    **dict.fromkeys(("data_dir", "download", "max_pixels"), ""),
+    "max_images": "how many test images are measured; 0 for the budget's number",
+    "workdir": "where runs and outputs are kept; runs/reproduce/<budget> by default",
+    "seed": "of all runs; 0 by default",
+    "experiment": ("", f"one of {', '.join(EXPERIMENTS)}, or all", [*EXPERIMENTS, "all"]),
+    "budget": ("digits", f"how much to spend: {', '.join(BUDGETS)}", [*BUDGETS]),
+    "dry_run": (False, "print the plan, and stop"),
+    "seeds": (1, "repeat with so many seeds; gives mean and standard deviation", 1),
+    "results": (
         "",
         "directory of measured results: those of the same settings count, new ones are added",
-    )
-    new.enum("strategy", "default", ["default", "mirrored"], "train on one device, or on all")
+    ),
+    "strategy": (
+        "default",
+        "train on one device (default), or on all (mirrored)",
+        ["default", "mirrored"],
+    ),
+}
 
 
 def main(values: flags.FlagValues) -> None:
     """Makes what was asked for, says where it is."""
-    if not values.experiment:
-        raise UserError(f"name the experiment: one of {', '.join(EXPERIMENTS)}, or all")
-    cli.choose(f"experiment {values.experiment!r}", values.experiment, [*EXPERIMENTS, "all"])
-    cli.choose(f"--budget={values.budget}", values.budget, BUDGETS)
     budget, seed = BUDGETS[values.budget], values.seed or 0
     name = budget.name + (f"-seed{seed}" if seed else "")
     if not values.dry_run:

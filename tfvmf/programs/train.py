@@ -22,53 +22,34 @@ from tfvmf.config import validate
 from tfvmf.programs import cli
 
 ARGUMENTS = ("data",)
-
-
-def define(values: flags.FlagValues, argv: list[str]) -> None:
-    """Defines the flags."""
-    # Photographs are not digits: they may be mirrored, are larger, and are told by their colors.
-    endings = [argument.rpartition("=")[2] for argument in argv]
-    photos = any(ending.startswith("folder:") for ending in endings)
-    cli.define_config(values, argv, default="photos" if photos else "digits")
-    cli.define_shared(
-        values,
-        "download",
-        "max_pixels",
-        data="images to train on: digits, a TFDS name, folder:/path or npz:/path; the config's by "
-        "default",
-        data_dir="where TFDS finds prepared data sets (overrides config.data.data_dir)",
-        workdir="run directory; runs/<config>-<method> by default",
-    )
-    new = cli.definers(values)
-    known = ", ".join(methods.METHODS)
-    new.string("method", "", f"what is trained (overrides config.method): {known}")
-    new.string("strategy", "", "default, mirrored or multi_worker (overrides config.strategy)")
-    new.bool(
-        "strict", False, "do not train if any file is broken; otherwise up to 1 % are left out"
-    )
-    new.bool("force_config", False, "continue in a directory whose run had other settings")
-    new.integer(
-        "logical_devices",
-        0,
-        "with --strategy=mirrored: split the CPU into so many devices",
-        lower_bound=0,
-    )
-    new.float(
-        "peer_timeout",
+CONFIG = True
+FLAGS: cli.Flags = {
+    **dict.fromkeys(("download", "max_pixels"), ""),
+    "data": "images to train on: digits, a TFDS name, folder:/path or npz:/path; the config's by "
+    "default",
+    "data_dir": "where TFDS finds prepared data sets (overrides config.data.data_dir)",
+    "workdir": "run directory; runs/<config>-<method> by default",
+    "method": (
+        "",
+        f"what is trained (overrides config.method): {', '.join(methods.METHODS)}",
+    ),
+    "strategy": ("", "default, mirrored or multi_worker (overrides config.strategy)"),
+    "strict": (False, "do not train if any file is broken; otherwise up to 1 % are left out"),
+    "force_config": (False, "continue in a directory whose run had other settings"),
+    "logical_devices": (0, "with --strategy=mirrored: split the CPU into so many devices", 0),
+    "peer_timeout": (
         300.0,
         "with --strategy=multi_worker: seconds to wait at the start for the other workers",
-        lower_bound=1.0,
-    )
-    new.integer("ensemble", None, "train so many members into one run directory", lower_bound=2)
-    new.enum(
-        "ensemble_kind",
+        1.0,
+    ),
+    "ensemble": (int, "train so many members into one run directory", 2),
+    "ensemble_kind": (
         "",
-        ["", "seeds", "snapshot"],
-        "members are runs of other seeds, or the ends of the cycles of one run",
-    )
-    new.string(
-        "draw_views", "", "write a PNG of training images with views of them to this file, and stop"
-    )
+        "members are runs of other seeds, or the ends of the cycles of one run (snapshot)",
+        ["seeds", "snapshot"],
+    ),
+    "draw_views": ("", "write a PNG of training images with views of them to this file, and stop"),
+}
 
 
 def main(values: flags.FlagValues) -> None:
@@ -102,7 +83,8 @@ def main(values: flags.FlagValues) -> None:
     if config.strategy == "multi_worker":  # whose servers log, over many lines, what they raise too
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     cli.import_tensorflow()  # takes seconds: all that can be checked without it has been
-    from tfvmf import training
+    from tfvmf import posthoc, training
+    from tfvmf.training.strategies import is_chief
 
     if values.draw_views:
         training.draw_views(config, values.draw_views)
@@ -118,6 +100,8 @@ def main(values: flags.FlagValues) -> None:
         strict=values.strict,
         command=lambda epochs: _command(values, epochs),
     )
+    if is_chief(config.strategy):
+        posthoc.fit_judge(workdir)
     print(f"trained: {workdir}\nnext: tfvmf evaluate {workdir}")
 
 

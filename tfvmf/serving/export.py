@@ -12,15 +12,14 @@ import tensorflow as tf
 from PIL import Image
 from tensorflow.core.protobuf import saved_model_pb2
 
-from tfvmf import training
+from tfvmf import posthoc, training
 from tfvmf.errors import UserError
 from tfvmf.files import literal, scratch, write_json, write_text
-from tfvmf.methods import Method
 from tfvmf.models.backbones import resources
 from tfvmf.models.saved_model import refused_ops
-from tfvmf.progress import Progress
+from tfvmf.posthoc.judge import make_judge, refuse_overlap
 from tfvmf.serving.loader import CARD_FILE, load_run, run_card, versions
-from tfvmf.serving.signatures import Calibration, build_signatures, calibrate, feature_signatures
+from tfvmf.serving.signatures import build_signatures, feature_signatures
 
 MODEL_NAME = "tfvmf"
 WARMUP_BATCHES = (1, 8, 64)
@@ -63,7 +62,7 @@ def export_model(
     checkpoint: str | os.PathLike[str] = "",
     calibrate_on: str = "",
     data: str = "",
-    reject_below: float = 0.05,
+    alpha: float | None = None,
     data_dir: str | os.PathLike[str] = "",
     max_pixels: int = 0,
     keras_file: bool = False,
@@ -76,10 +75,12 @@ def export_model(
         output: Directory of versions: gets `<version>/`, and `models.config` and
             `batching_parameters.txt` when it has none. A version appears when it is complete.
         checkpoint: One of the run's checkpoints; the newest by default.
-        calibrate_on: Images whose kappas give `confidence` and `accept`: a split of `data`, or
-            other data, as `tfvmf.data.load_source` takes them. "" without `data`: no such outputs.
+        calibrate_on: Images that `confidence` and `accept` are calibrated on, none of them a
+            training or test image: other data, as `tfvmf.data.load_source` takes them, or a split
+            of `data`. "" without `data`: what the run was calibrated on (`posthoc.fit_judge`); if
+            it was not, there are no such outputs.
         data: The data of this split; the run's by default.
-        reject_below: `accept` is false below this confidence.
+        alpha: Share of in-distribution images that may be rejected; the run's by default, 0.05.
         data_dir: Where TFDS finds the data, if not where the run found it.
         max_pixels: Replaces the run's; larger images are refused.
         keras_file: Also save the encoder for Keras, as `assets.extra/encoder.keras`.
@@ -89,8 +90,8 @@ def export_model(
         The directory of the new version.
     """
     model, output = pathlib.Path(model).expanduser(), pathlib.Path(output).expanduser()
-    if not 0.0 <= reject_below <= 1.0:
-        raise UserError(f"reject_below={reject_below} is not a share: use 0 to 1 (0.05)")
+    if alpha is not None and not 0.0 < alpha < 1.0:
+        raise UserError(f"alpha={alpha}: expected a share between 0 and 1, like 0.05")
     if output.exists() and not output.is_dir():
         raise UserError(f"output={output} is a file: expected a directory")
     config, method, step = load_run(
@@ -98,27 +99,29 @@ def export_model(
     )
     if keras_file and resources(method.encoder):
         raise UserError(f"keras_file: the encoder of {model} is a SavedModel, not a Keras model")
-    calibrate_on, config.data.source = calibration_data(config, calibrate_on, data)
-    if calibrate_on and method.takes == "features":
+    split, source = calibration_data(config, calibrate_on, data)
+    if split and method.takes == "features":
         raise UserError(f"calibrate_on={calibrate_on}: {model} takes features, not images")
     if data_dir:
         config.data.data_dir = os.fspath(data_dir)
     config.data.max_pixels = max_pixels or config.data.max_pixels
-    calibration, card = None, run_card(config, method, step)
-    if calibrate_on:
-        calibration = _calibrate(config, method, calibrate_on, reject_below)
-        card["calibration"] = {
-            "source": config.data.source,
-            "split": calibration.split,
-            "images": calibration.images,
-            "reject_below": calibration.reject_below,
-        }
+    judge, card = posthoc.load(model, step=step), run_card(config, method, step)
+    if split:
+        images = training.load_source(config, source, split)
+        refuse_overlap(config, images)
+        familiarity = judge and judge.familiarity
+        judge = make_judge(config, method, images, step=step, familiarity=familiarity)
+    if judge and alpha is not None:
+        judge = judge.at(alpha)
+    elif alpha is not None:
+        raise UserError(f"alpha={alpha}: {model} was not calibrated: use calibrate_on=DATA")
+    card["calibration"] = judge and judge.describe()
 
     size = config.data.image_size
     if method.takes == "features":  # a head alone
         signatures = feature_signatures(method.encoder)
     else:
-        signatures = build_signatures(method.encoder, image_size=size, calibration=calibration)
+        signatures = build_signatures(method.encoder, image_size=size, judge=judge)
     module = tf.Module()
     # What the functions read must be reachable from what is saved: the weights, and nothing else.
     module.weights = [variable.value for variable in method.encoder.variables]
@@ -166,24 +169,6 @@ def calibration_data(
     own = config.data.source
     usual = "" if not data else "test" if data == own else "all"
     return calibrate_on or usual, data or own
-
-
-def _calibrate(
-    config: ml_collections.ConfigDict, method: Method, split: str, reject_below: float
-) -> Calibration:
-    """Takes the kappas of the run's own data through the very graph that is served."""
-    if not method.probabilistic:
-        raise UserError(
-            f"calibrate_on={split}: method {config.method} has no concentration to calibrate"
-        )
-    source = training.load_source(config, config.data.source, split)
-    serve = build_signatures(method.encoder, image_size=config.data.image_size)["serving_default"]
-    kappas, batch = [], 250
-    with Progress(source.size, unit="image", description="calibrating") as progress:
-        for start in range(0, source.size, batch):
-            kappas.append(serve(source.images(start, start + batch))["concentration"].numpy())
-            progress.update(len(kappas[-1]))
-    return calibrate(np.concatenate(kappas), reject_below=reject_below, split=split)
 
 
 def _check(path: pathlib.Path, encoder: keras.Model, size: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfvmf
-from tfvmf import training
+from tfvmf import posthoc, training
 from tfvmf.data import Source
 from tfvmf.data.images import raise_all, read_image, resize_image, run_all
 from tfvmf.errors import UserError
@@ -31,8 +31,10 @@ Embeddings = dict[str, np.ndarray]
 Card = dict[str, Any]
 
 CARD_FILE = "assets.extra/tfvmf.json"  # in the directory of an exported version
-# Models that come with the package: name -> path. None yet. A path that exists wins over a name.
-SHIPPED: dict[str, pathlib.Path] = {}
+# Models that come with the package: `<name>/` is a run or an export, and `<name>/card.json` says
+# more about it. A path that exists wins over a name.
+SHIPPED = pathlib.Path(tfvmf.__file__).parent / "shipped"
+SHIPPED_CARD = "card.json"
 
 
 class EmbeddingModel:
@@ -45,6 +47,7 @@ class EmbeddingModel:
         card: `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features`
             (f), `calibration`, and the versions of `tfvmf` and `tensorflow`: those that wrote an
             export, and for a run those of this process. None stands for what a file does not tell.
+            Of a shipped model also what its `card.json` says.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class EmbeddingModel:
 
         Returns:
             NumPy arrays `mean_direction` [N, d], `concentration` [N], `features` [N, f] and, when
-            the model was calibrated, `confidence` [N] and `accept` [N].
+            the model was calibrated, `familiarity` [N], `confidence` [N] and `accept` [N].
 
         Raises:
             UserError: An image cannot be read; the message names it.
@@ -154,10 +157,10 @@ def load(
     """Loads a trained model.
 
     Args:
-        model: A run directory (`tfvmf train`); an export (`tfvmf export`: the directory of all
-            versions, for the newest, or of one version); or a `.keras` file of an encoder, from
-            float images in [0, 1] to `features`, `mean_direction` and `concentration`. `~` is the
-            home directory.
+        model: The name of a shipped model (`shipped_models`); a run directory (`tfvmf train`); an
+            export (`tfvmf export`: the directory of all versions, for the newest, or of one
+            version); or a `.keras` file of an encoder, from float images in [0, 1] to `features`,
+            `mean_direction` and `concentration`. `~` is the home directory.
         checkpoint: For a run: `step-110`, `110` or a path; the newest by default.
         image_size: For a `.keras` file that does not tell it: height and width of its images.
         trust_model: Load a SavedModel, be it the export or what a run's head was fitted to, even
@@ -169,13 +172,15 @@ def load(
     """
     name, checkpoint = os.fspath(model), os.fspath(checkpoint)
     path = pathlib.Path(name).expanduser()
-    if name in SHIPPED and not path.exists():
-        path = SHIPPED[name]
+    if not path.exists() and name in shipped_models():
+        loaded = load(SHIPPED / name, checkpoint=checkpoint, trust_model=trust_model)
+        loaded.card |= json.loads(read_text(SHIPPED / name / SHIPPED_CARD) or "{}")
+        return loaded
     is_run = read_text(path / "config.json") is not None
     if not path.exists():
         raise UserError(
-            f"{name}: there is no such file or directory; expected a run directory, an export or a "
-            ".keras file"
+            f"{name}: there is no such file or directory; expected a run directory, an export, a "
+            f".keras file or a shipped model ({', '.join(shipped_models()) or 'there is none'})"
         )
     if checkpoint and not is_run:
         raise UserError(f"checkpoint={checkpoint}: {path} is not a run directory")
@@ -194,6 +199,11 @@ def load(
         f"{path} is neither a run directory (no config.json), an export (no saved_model.pb, no "
         "numbered versions) nor a .keras file"
     )
+
+
+def shipped_models() -> list[str]:
+    """The names of the models that come with the package."""
+    return sorted(entry.name for entry in SHIPPED.glob("*/")) if SHIPPED.is_dir() else []
 
 
 def load_run(
@@ -259,8 +269,10 @@ def _open_run(path: pathlib.Path, checkpoint: str, *, trust_model: bool) -> Embe
         raise UserError(
             f"{path} is a head that was fitted to features, without an encoder: it takes no images"
         )
-    serve = build_signatures(method.encoder, image_size=card["image_size"])["serving_default"]
-    return EmbeddingModel(path, card, serve=serve, encoder=method.encoder)
+    judge = posthoc.load(path, step=step)
+    card["calibration"] = judge and judge.describe()
+    serve = build_signatures(method.encoder, image_size=card["image_size"], judge=judge)
+    return EmbeddingModel(path, card, serve=serve["serving_default"], encoder=method.encoder)
 
 
 def _open_export(path: pathlib.Path, *, trust_model: bool) -> EmbeddingModel:

@@ -24,8 +24,7 @@ def measure(bench: Bench) -> list[Row]:
         "suite",
         {
             "forward": (f"{_MAKER}:forward", {"method": "simclr_vmf", **settings}),
-            "cached": (f"{_MAKER}:suite", {"cached": True, **settings}),
-            "generated": (f"{_MAKER}:suite", {"cached": False, **settings}),
+            "generated": (f"{_MAKER}:suite", settings),
             "corrupt": (f"{_MAKER}:corrupt", {"images": images, "image_size": sizes.image_size}),
         },
     ) as worker:
@@ -47,7 +46,6 @@ def measure(bench: Bench) -> list[Row]:
     published = corruption_speed.PUBLISHED_RATE
     made = _SETS * images / times.median("corrupt")
     return [
-        suite("cached", "corruptions read from files"),
         suite("generated", "corruptions generated"),
         Row(
             section="evaluation",

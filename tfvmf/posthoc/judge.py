@@ -1,0 +1,228 @@
+"""What a run says of an image beside direction and concentration: familiar or not, accept or not.
+
+A run directory keeps its judge in `judge.npz`: how familiar an image is, fitted to training images,
+and the decision, calibrated on images that the run kept for that (`config.data.reserve`).
+"""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+import numpy as np
+import tensorflow as tf
+
+from tfvmf import data, files, inference, models, training
+from tfvmf.errors import UserError
+from tfvmf.methods import Method
+from tfvmf.posthoc.decision import Decision
+from tfvmf.posthoc.familiarity import Familiarity
+from tfvmf.progress import Progress
+from tfvmf.training import run_directory
+
+FILE = "judge.npz"  # in a run directory
+_TRAINING, _CALIBRATION = 10_000, 5_000  # images that are looked at, at most
+_CHUNK = 1000
+_PARTS = {"familiarity": Familiarity, "decision": Decision}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Judge:
+    """A familiarity and a decision, of one encoder.
+
+    Attributes:
+        familiarity: Of features and levels.
+        decision: Of concentration and familiarity.
+        step: The step of training at which the encoder was.
+        source: What the calibration images were, for people.
+        images: How many there were.
+    """
+
+    familiarity: Familiarity
+    decision: Decision
+    step: int = 0
+    source: str = ""
+    images: int = 0
+
+    def __call__(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Judges a batch, eagerly or in a graph.
+
+        Args:
+            outputs: What `models.with_levels(encoder)` gives: `features` [B, F], `concentration`
+                [B] and, where the encoder has levels, `levels` [B, L]; arrays or tensors.
+
+        Returns:
+            `familiarity` float32 [B], `confidence` float32 [B] in (0, 1] and `accept` bool [B].
+        """
+        familiarity = self.familiarity(outputs["features"], outputs.get("levels"))
+        decided = self.decision(outputs["concentration"], familiarity)
+        return {"familiarity": familiarity, **decided}
+
+    def at(self, alpha: float) -> "Judge":
+        """The same judge with another share of in-distribution images that may be rejected."""
+        return dataclasses.replace(self, decision=dataclasses.replace(self.decision, alpha=alpha))
+
+    def describe(self) -> dict[str, Any]:
+        """What it was calibrated on, for the card of an export."""
+        return {"source": self.source, "images": self.images, "alpha": self.decision.alpha}
+
+    def save(self, workdir: str | os.PathLike[str]) -> None:
+        """Writes `judge.npz`, plain arrays; it appears whole or not at all."""
+        arrays = {
+            f"{part}.{name}": value
+            for part in _PARTS
+            for name, value in dataclasses.asdict(getattr(self, part)).items()
+        }
+        facts: dict[str, Any] = {name: getattr(self, name) for name in ("step", "source", "images")}
+        with files.replacing(pathlib.Path(workdir) / FILE) as file:
+            np.savez(file, allow_pickle=False, **arrays, **facts)
+
+
+def fit_judge(
+    workdir: str | os.PathLike[str], *, alpha: float = 0.05, trust_model: bool = False
+) -> Judge | None:
+    """Fits the judge of a trained run at its newest checkpoint, and keeps it in the run.
+
+    Familiarity sees up to 10,000 of the images that the run was trained on, the decision up to
+    5,000 of its reserve. A run without a reserve gets none, and one line says so.
+    """
+    workdir = pathlib.Path(workdir).expanduser()
+    config, _ = run_directory.read(workdir)
+    if config.ensemble.num_members > 1:
+        for number in range(config.ensemble.num_members):
+            fit_judge(run_directory.member(workdir, number), alpha=alpha, trust_model=trust_model)
+        return None
+    if not config.data.reserve or config.fit_kappa.kind == "features":
+        print("not calibrated: the run keeps no images for that (--config.data.reserve=0.1)")
+        return None
+    config, method, step = training.load_method(workdir, trust_model=trust_model)
+    reserve = training.load_reserve(config)
+    assert reserve is not None
+    judge = make_judge(config, method, reserve, step=step, alpha=alpha)
+    judge.save(workdir)
+    print(f"calibrated on {judge.images:,} images that were kept for that: alpha={alpha:g}")
+    return judge
+
+
+def make_judge(
+    config: ml_collections.ConfigDict,
+    method: Method,
+    calibration: data.Source,
+    *,
+    step: int,
+    alpha: float = 0.05,
+    familiarity: Familiarity | None = None,
+) -> Judge:
+    """The judge of an encoder.
+
+    Args:
+        config: Of its run.
+        method: Holds the encoder.
+        calibration: Images that it was neither trained nor is judged on.
+        step: See `Judge`.
+        alpha: See `Decision`.
+        familiarity: By default it is fitted to the run's training images.
+    """
+    embedder = inference.Embedder(models.with_levels(method.encoder))
+    if familiarity is None:
+        train = training.load_source(config, config.data.source, config.data.train_split)
+        known = _embed(embedder, train, _TRAINING, "familiarity")
+        familiarity = Familiarity.fit(known["features"], known.get("levels"))
+    found = _embed(embedder, calibration, _CALIBRATION, "calibrating")
+    decision = Decision.fit(
+        found["concentration"],
+        familiarity(found["features"], found.get("levels")).numpy(),
+        alpha=alpha,
+    )
+    return Judge(
+        familiarity=familiarity,
+        decision=decision,
+        step=step,
+        source=f"{calibration.name} ({calibration.split})",
+        images=len(found["concentration"]),
+    )
+
+
+def refuse_overlap(config: ml_collections.ConfigDict, calibration: data.Source) -> None:
+    """Refuses calibration images that the run was trained on or is judged on, by their pixels."""
+    found = _hashes(calibration)
+    judged = config.data.eval_source or config.data.source
+    for use, spec, split in (
+        ("training", config.data.source, config.data.train_split),
+        ("test", judged, config.data.eval_split),
+    ):
+        if common := len(found & _hashes(training.load_source(config, spec, split))):
+            raise UserError(
+                f"calibrate_on={calibration.name} ({calibration.split}): {common:,} of its "
+                f"{calibration.size:,} images are {use} images ({spec}, {split}): calibrate on "
+                "others, or train with --config.data.reserve"
+            )
+
+
+def _hashes(source: data.Source) -> set[bytes]:
+    found: set[bytes] = set()
+    for start in range(0, source.size, _CHUNK):
+        images = source.images(start, start + _CHUNK)
+        found.update(hashlib.sha256(image.tobytes()).digest() for image in images)
+    return found
+
+
+def _embed(
+    embedder: inference.Embedder, source: data.Source, limit: int, what: str
+) -> inference.Embeddings:
+    """Outputs on up to `limit` images of a source, drawn without regard to labels."""
+    rows = np.random.default_rng(0).permutation(source.size)[:limit]
+    parts = []
+    with Progress(len(rows), unit="image", description=what) as bar:
+        for chunk in np.array_split(np.sort(rows), -(-len(rows) // _CHUNK)):
+            outputs = embedder(source.take(chunk))
+            outputs.pop("mean_direction")
+            parts.append(outputs)
+            bar.update(len(chunk))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def load(workdir: str | os.PathLike[str], *, step: int | None = None) -> Judge | None:
+    """The judge that a run directory keeps, or None where it keeps none.
+
+    Args:
+        workdir: The run directory.
+        step: The step of the checkpoint that is used; None where the judge is of another.
+
+    Raises:
+        UserError: The file is damaged.
+    """
+    path = pathlib.Path(workdir).expanduser() / FILE
+    if not path.is_file():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            values = dict(found)
+        parts: dict[str, Any] = {
+            part: kind(
+                **{
+                    field.name: _number(values[f"{part}.{field.name}"], field.type is float)
+                    for field in dataclasses.fields(kind)
+                }
+            )
+            for part, kind in _PARTS.items()
+        }
+        judge = Judge(
+            **parts,
+            step=int(values["step"]),
+            source=str(values["source"]),
+            images=int(values["images"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} was not written by tfvmf, or is damaged: {error}") from error
+    return judge if step in (None, judge.step) else None
+
+
+def _number(value: np.ndarray, single: bool) -> np.ndarray | float:
+    if value.dtype.kind not in "fi" or np.isnan(value).any():
+        raise ValueError("it holds something else than numbers")
+    return float(value) if single else value
