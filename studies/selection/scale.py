@@ -25,14 +25,19 @@ import pyarrow.parquet as pq
 from absl import flags
 from scipy.stats import vonmises_fisher
 
-from tfvmf.programs import cli
-
-_FLAGS = flags.FLAGS
-flags.DEFINE_integer("rows", 50_000, "of the table", 1000)
-flags.DEFINE_integer("dimension", 128, "of the directions", 2)
-flags.DEFINE_integer("count", 5000, "how many are selected", 1)
-flags.DEFINE_list("strategies", ["uncertain", "duplicates", "diverse", "typical"], "to measure")
-flags.DEFINE_string("directory", "runs/selection", "of the table and the selections")
+_FLAGS = flags.FlagValues()  # of its own: tests import this beside other programs
+flags.DEFINE_integer("rows", 50_000, "of the table", 1000, flag_values=_FLAGS)
+flags.DEFINE_integer("dimension", 128, "of the directions", 2, flag_values=_FLAGS)
+flags.DEFINE_integer("count", 5000, "how many are selected", 1, flag_values=_FLAGS)
+flags.DEFINE_list(
+    "strategies",
+    ["uncertain", "duplicates", "diverse", "typical"],
+    "to measure",
+    flag_values=_FLAGS,
+)
+flags.DEFINE_string(
+    "directory", "runs/selection", "of the table and the selections", flag_values=_FLAGS
+)
 
 SHARD = 50_000
 CLUSTERS = 200
@@ -139,4 +144,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    _FLAGS(sys.argv)
+    main()

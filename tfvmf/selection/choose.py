@@ -134,7 +134,7 @@ def select(
                 f"{', '.join(opened.columns)}{hint}"
             )
     notes: list[str] = []
-    earlier = _earlier(exclude)
+    earlier = read_exclusions(exclude)
     with files.scratch(cache_dir(), advice="set TFVMF_CACHE to another folder") as place:
         pool = _Pool(opened, weights, vectors if needs else "", earlier, place / "v", notes)
         if reference:
@@ -436,21 +436,20 @@ def _selection(pool: _Pool, found: _Found, of: int, notes: list[str]) -> Selecti
     return Selection(columns=columns, rows=pool.rows[found.rows], of=of, notes=notes)
 
 
-def _earlier(names: Sequence[str | os.PathLike[str]]) -> dict[str, bool]:
+def read_exclusions(names: Sequence[str | os.PathLike[str]]) -> dict[str, bool]:
     """Files of earlier selections; False for a duplicate, whose like was kept and not chosen."""
     found: dict[str, bool] = {}
     for name in names:
-        text = files.read_text(pathlib.Path(name).expanduser())
-        if text is None:
-            raise UserError(f"exclude={name}: there is no such file; expected a CSV file of select")
-        rows = csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline=""))
-        if "file" not in (rows.fieldnames or ()):
-            raise UserError(f"exclude={name} has no column file: expected a CSV file of select")
         try:
-            for row in rows:
-                found[files.csv_text_back(row["file"] or "")] = not row.get("group")
-        except csv.Error as error:
-            raise UserError(f"exclude={name} is not a CSV file: {error}") from error
+            with open(os.path.expanduser(name), encoding="utf-8-sig", newline="") as file:
+                rows = csv.DictReader(file, strict=True)
+                if "file" not in (rows.fieldnames or ()):
+                    raise UserError(f"exclude={name} has no column file: expected a CSV of select")
+                for row in rows:
+                    found[files.csv_text_back(row["file"] or "")] = not row.get("group")
+        except (OSError, UnicodeError, csv.Error) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"exclude={name} cannot be read as CSV: {reason}") from error
     return found
 
 
