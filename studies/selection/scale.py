@@ -106,7 +106,7 @@ def duplicates_recall(folder: pathlib.Path, rows: list[int]) -> str:
     for start in range(0, len(sample), 16):
         part = sample[start : start + 16]
         cosines = values[part] @ values.T
-        cosines[kappa >= kappa[part, None]] = -1
+        cosines[kappa <= kappa[part, None]] = -1
         there[start : start + 16] = cosines.max(axis=1) >= THRESHOLD
     wrong = int((listed & ~there).sum())
     return f"{listed[there].mean():.4f} of {there.sum():,}, {wrong} wrong"
