@@ -419,20 +419,29 @@ class Method(abc.ABC):
             outputs += [{name: parts[name][i] for name in parts} for i in range(len(group))]
         return outputs
 
-    def head_objective(self, views: Views, *, training: bool = True) -> Objective:
+    def head_objective(
+        self, views: Views, *, training: bool = True, skip: Sequence[int] = ()
+    ) -> Objective:
         """What views teach the concentration head while the encoder stands still.
 
         The encoder is in inference mode and gets no gradient. All views are one batch for the head:
-        normalized apart, wide views would look like ordinary ones. The cosine of each view is that
-        with the first (of the first: with the second).
+        normalized apart, wide views would look like ordinary ones. The cosine of a view is the mean
+        of those with the ordinary views beside it, which come first. Views at the places of `skip`
+        are only compared with.
         """
         frozen = self.frozen_outputs(tf.concat(views, axis=0))
         mu = tf.split(tf.stop_gradient(frozen["mean_direction"]), len(views))
         head = self.encoder.get_layer("concentration_head")
-        kappa = head(tf.stop_gradient(frozen["head_inputs"]), training=training)
-        cosines = [losses.cosine(mu[0], other) for other in mu[1:]]
-        outputs = [{"concentration": part} for part in tf.split(kappa, len(views))]
-        return Objective({}, [cosines[0], *cosines], outputs)
+        seen = tf.split(tf.stop_gradient(frozen["head_inputs"]), len(views))
+        places = [place for place in range(len(views)) if place not in skip]
+        kappa = head(tf.concat([seen[place] for place in places], axis=0), training=training)
+        cosines = []
+        for place in places:
+            others = [x for at, x in enumerate(mu[: self.num_views]) if at != place]
+            total = tf.add_n([losses.cosine(mu[place], other) for other in others])
+            cosines.append(total / len(others))
+        outputs = [{"concentration": part} for part in tf.split(kappa, len(places))]
+        return Objective({}, cosines, outputs)
 
     def frozen_outputs(self, views: tf.Tensor) -> Terms:
         """`mean_direction` [B, d] and `head_inputs` [B, F], to which the kappa head is applied."""
