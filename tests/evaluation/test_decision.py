@@ -1,4 +1,4 @@
-"""The suite `decision`: its tests and bounds against SciPy and by simulation, its numbers on digits."""
+"""The suite `decision`: its tests and bounds by SciPy and simulation, its numbers on digits."""
 
 import dataclasses
 import json
