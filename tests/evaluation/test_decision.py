@@ -22,12 +22,11 @@ from tfvmf.evaluation.suites import summarize
 from tfvmf.evaluation.suites.decision import (
     ALPHAS,
     TRIED,
-    at_alpha,
     auroc,
-    choose_alpha,
     compare_accepted,
     false_rejections,
     share,
+    try_alphas,
 )
 from tfvmf.evaluation.suites.failure import coverage, risk_coverage
 from tfvmf.evaluation.suites.probe import linear_probe
@@ -105,42 +104,37 @@ def test_coverage_is_the_largest_share_with_few_errors(rng):
     assert coverage(risk_coverage(uncertainty, np.ones(400, bool))) == 0.0
 
 
-def test_what_each_alpha_does(rng):
-    confidence, correct = confidences(rng, ranks=60, images=200), rng.random(200) < 0.5
-    found = at_alpha(confidence, 0.2, 60, correct)
-    accepted = confidence > 0.2
-    assert found["rejected"] == pytest.approx(1 - accepted.mean())
-    assert found["accepted_accuracy"] == correct[accepted].mean()
-    assert not at_alpha(confidence, 0.01, 60, None)["possible"]
-    assert at_alpha(confidence, 0.02, 60, None)["possible"]  # 1 / 61
-
-
-def test_the_bound_of_the_error_is_shared_by_all_alphas(rng):
+def test_what_each_alpha_does_and_bounds_that_hold_together(rng):
     confidence = confidences(rng, ranks=500, images=2000)
     correct = rng.random(2000) < 1.0 - 0.1 * (confidence < 0.4)
-    found = choose_alpha(confidence, correct, 0.02, 500)
-    assert [each["alpha"] for each in found["tried"]] == list(TRIED)
-    for each in found["tried"]:
+    found = try_alphas(confidence, 500, correct)
+    assert [each["alpha"] for each in found] == list(TRIED)
+    for each in found:
         accepted = confidence > np.float32(each["alpha"])
-        assert each["accepted"] == accepted.sum()
+        assert each["rejected"] == pytest.approx(1 - accepted.mean())
+        assert (each["accepted"], each["accuracy"]) == (accepted.sum(), correct[accepted].mean())
         assert each["errors"] == (accepted & ~correct).sum()
         tail = scipy.stats.binom.cdf(each["errors"], each["accepted"], each["bound"])
         assert tail == pytest.approx(0.05 / len(TRIED))
-    fine = [each["alpha"] for each in found["tried"] if each["bound"] < 0.02]
-    assert found["alpha"] == min(fine)
-    assert choose_alpha(confidence, correct, 1e-4, 500)["alpha"] is None
-    assert choose_alpha(confidence, ~correct | True, 0.5, 20)["alpha"] == 0.05  # 1 / 21
-    assert choose_alpha(confidence, np.zeros(2000, bool), 0.999, 500)["alpha"] is None
+    assert {each["bound"] for each in try_alphas(confidence, 500, np.zeros(2000, bool))} == {1.0}
+    # Less than 1 / 21 rejects nothing.
+    assert [each["alpha"] for each in try_alphas(confidence, 20)] == list(TRIED[2:])
+    assert all(each.keys() == {"alpha", "rejected"} for each in try_alphas(confidence, 20))
 
 
 def test_an_error_that_is_too_high_is_rarely_called_low():
-    """All alphas have an error rate of max_error exactly: whichever is found is wrong."""
-    rng = np.random.default_rng(3)
-    chosen = [
-        choose_alpha(rng.random(400), rng.random(400) < 0.9, 0.1, 500)["alpha"] for _ in range(400)
+    """All alphas have the error rate max_error exactly: a bound below it is wrong."""
+    rng, tries = np.random.default_rng(3), []
+    for _ in range(400):
+        tries.append(try_alphas(rng.random(400), 500, rng.random(400) < 0.9))
+    assert np.mean([min(each["bound"] for each in found) < 0.1 for found in tries]) <= 0.05
+    # Bounds of 95 % for one alpha each would err more often.
+    law = scipy.stats.beta.ppf
+    naive = [
+        [law(0.95, x["errors"] + 1, x["accepted"] - x["errors"]) < 0.1 for x in found]
+        for found in tries
     ]
-    # One look at a bound of 95 % each would err in 14 % of cases.
-    assert np.mean([alpha is not None for alpha in chosen]) <= 0.05
+    assert np.mean([any(each) for each in naive]) > 0.08
 
 
 # ---- The suite on digits.
@@ -212,9 +206,11 @@ def test_errors_are_detected_as_the_suite_failure_does(subject, results):
 def test_people_read_what_each_alpha_does_and_see_one_figure(subject, results):
     text = "\n".join(summarize("decision", results))
     assert max(map(len, text.split("\n"))) <= 100
-    for each in results["alphas"]:
+    for each in results["alphas"][: len(ALPHAS)]:
         assert f"alpha={each['alpha']:<4g} rejects {each['rejected']:6.1%} of clean" in text
-    assert "max_error=0.5: " in text
+    fine = [each["alpha"] for each in results["alphas"] if each["bound"] < 0.5]
+    assert results["max_error"] == {"asked": 0.5, "alpha": min(fine, default=None)}
+    assert "max_error=0.5: alpha=" in text
     assert "false rejections (promised: 5.0%)" in text
     directory = pathlib.Path(subject.directory) / "sample120" / "decision"
     assert matplotlib.image.imread(directory / "decision.png").std() > 0.01
@@ -251,7 +247,7 @@ def test_without_labels_the_rest_is_measured(subject, monkeypatch):
     results = evaluation.decision(unlabeled, max_images=60)
     assert "accuracy" not in results
     assert "softmax" not in results["mean_auroc"]
-    assert all("accepted_accuracy" not in each for each in results["alphas"])
+    assert all("accuracy" not in each for each in results["alphas"])
     assert not any("accuracy" in line for line in summarize("decision", results))
     with pytest.raises(UserError, match=r"max_error=0\.1: digits has no labels"):
         evaluation.decision(unlabeled, max_images=60, max_error=0.1)

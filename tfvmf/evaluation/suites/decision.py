@@ -9,7 +9,7 @@ probe's own maximum softmax, which sees the labels.
 
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from tfvmf.evaluation.suites.probe import linear_probe
 from tfvmf.evaluation.tables import Cell, Table
 
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2)
-TRIED = (*ALPHAS, 0.3, 0.5, 0.7)  # for `max_error`
+TRIED = (*ALPHAS, 0.3, 0.5, 0.7)  # the last ones only for `max_error`
 FEW = 100  # accepted images, below which an accuracy of them says little
 _LEVEL = 0.05  # of all tests and intervals
 _BANK = 10_000  # training images among which neighbors are looked for
@@ -95,10 +95,10 @@ def measure(subject: Subject, options: Options) -> Measured:
         by_name = {name: classes[each] == labels for name, each in predicted.items()}
         results |= _with_labels(scores, by_name, alpha)
         correct = by_name[_ANY][0]
-    results["alphas"] = [at_alpha(clean["confidence"], each, ranks, correct) for each in ALPHAS]
+    results["alphas"] = try_alphas(clean["confidence"], ranks, correct)
     if options.max_error is not None:
-        assert correct is not None
-        results["max_error"] = choose_alpha(clean["confidence"], correct, options.max_error, ranks)
+        fine = [each["alpha"] for each in results["alphas"] if each["bound"] < options.max_error]
+        results["max_error"] = {"asked": options.max_error, "alpha": min(fine, default=None)}
     return Measured(
         verdict=verdict(results),
         results=results,
@@ -213,40 +213,31 @@ def compare_accepted(correct: np.ndarray, accept: np.ndarray) -> dict[str, Any]:
     }
 
 
-def at_alpha(
-    confidence: np.ndarray, alpha: float, ranks: int, correct: np.ndarray | None
-) -> dict[str, Any]:
-    """What one alpha does to images: the rejected share, and the accuracy that remains."""
-    accept = confidence > np.float32(alpha)
-    found: dict[str, Any] = {"alpha": alpha, "rejected": float((~accept).mean())}
-    found["possible"] = _rejected_ranks(alpha, ranks) > 0
-    if correct is not None:
-        known = compare_accepted(correct, accept)
-        found |= {key: known[key] for key in ("accepted", "accepted_accuracy")}
-    return found
+def try_alphas(
+    confidence: np.ndarray, ranks: int, correct: np.ndarray | None = None
+) -> list[dict[str, Any]]:
+    """What each of `TRIED` that can reject anything does to images with confidences [N].
 
-
-def choose_alpha(
-    confidence: np.ndarray, correct: np.ndarray, max_error: float, ranks: int
-) -> dict[str, Any]:
-    """The smallest of `TRIED` at which the error rate of accepted images is below `max_error`.
-
-    "Is below" means that its upper bound is, Clopper and Pearson's, of 1 - 0.05 / K for each of the
-    K alphas: all bounds hold together with a probability of 95 %, so that looking at several does
-    no harm (Bonferroni). `alpha` is None if there is none.
+    `rejected` is a share. With `correct` (bool [N]), `accuracy` is that of the accepted images, and
+    `bound` the upper bound of their error rate, Clopper and Pearson's, of 1 - 0.05 / K for each of
+    the K alphas: all bounds hold together with a probability of 95 %, so that choosing an alpha by
+    its bound does no harm (Bonferroni).
     """
+    found: list[dict[str, Any]] = []
     alphas = [alpha for alpha in TRIED if _rejected_ranks(alpha, ranks)]
-    bounds = []
     for alpha in alphas:
-        kept = correct[confidence > np.float32(alpha)]
-        errors = int((~kept).sum())
-        bound = 1.0
-        if errors < len(kept):
-            law = scipy.stats.beta(errors + 1, len(kept) - errors)
-            bound = float(law.ppf(1 - _LEVEL / len(alphas)))
-        bounds.append({"alpha": alpha, "accepted": len(kept), "errors": errors, "bound": bound})
-    fine = [each for each in bounds if each["bound"] < max_error]
-    return {"asked": max_error, "alpha": fine[0]["alpha"] if fine else None, "tried": bounds}
+        accept = confidence > np.float32(alpha)
+        found.append({"alpha": alpha, "rejected": float((~accept).mean())})
+        if correct is not None:
+            kept = correct[accept]
+            errors, bound = int((~kept).sum()), 1.0
+            if errors < len(kept):
+                law = scipy.stats.beta(errors + 1, len(kept) - errors)
+                bound = float(law.ppf(1 - _LEVEL / len(alphas)))
+            accuracy = float(kept.mean()) if len(kept) else None
+            found[-1] |= {"accepted": len(kept), "errors": errors, "accuracy": accuracy}
+            found[-1]["bound"] = bound
+    return found
 
 
 def _with_labels(
@@ -333,18 +324,14 @@ def _lines(results: Results) -> list[str]:
     """What each alpha does, and which one keeps the error below `max_error`."""
     lines = []
     for each in results["alphas"]:
-        known = each.get("accepted_accuracy")
+        known = each.get("accuracy")
         text = f"alpha={each['alpha']:<4g} rejects {each['rejected']:6.1%} of clean images"
         text += "" if known is None else f", accuracy of the others {known:.4f}"
-        lines.append(text if each["possible"] else f"{text} (too few calibration images)")
+        lines += [text] if each["alpha"] in ALPHAS else []
     if "accuracy" in results:
-        lines.insert(
-            0, f"accuracy on all clean images {results['accuracy']['clean']['accuracy']:.4f}"
-        )
-        lines.append(_gains(results))
-    if "max_error" in results:
-        lines.append(_max_error(results["max_error"]))
-    return lines
+        known = results["accuracy"]["clean"]["accuracy"]
+        lines = [f"accuracy on all clean images {known:.4f}", *lines, _gains(results)]
+    return [*lines, _max_error(results)] if "max_error" in results else lines
 
 
 def _gains(results: Results) -> str:
@@ -357,58 +344,47 @@ def _gains(results: Results) -> str:
     )
 
 
-def _max_error(found: Mapping[str, Any]) -> str:
+def _max_error(results: Results) -> str:
     """The answer to `max_error`, in a sentence."""
-    tried = found["tried"]
-    how = (
-        f"with 95 % confidence, {len(tried)} alphas from {tried[0]['alpha']:g} to "
-        f"{tried[-1]['alpha']:g} taken together"
-    )
-    if found["alpha"] is None:
-        best = min(tried, key=lambda each: each["bound"])
-        return (
-            f"max_error={found['asked']:g}: no alpha is enough; the best is {best['alpha']:g}: "
-            f"{best['errors']:,} of {best['accepted']:,} accepted images are wrong: at most "
-            f"{best['bound']:.2%} {how}"
-        )
-    chosen = next(each for each in tried if each["alpha"] == found["alpha"])
+    tried, asked = results["alphas"], results["max_error"]
+    best = min(tried, key=lambda each: (each["alpha"] != asked["alpha"], each["bound"]))
+    enough = "is enough" if asked["alpha"] else "is the best, and no alpha is enough"
     return (
-        f"max_error={found['asked']:g}: alpha={chosen['alpha']:g} is enough; "
-        f"{chosen['errors']:,} of {chosen['accepted']:,} accepted images are wrong: at most "
-        f"{chosen['bound']:.2%} {how}"
+        f"max_error={asked['asked']:g}: alpha={best['alpha']:g} {enough}; {best['errors']:,} of "
+        f"{best['accepted']:,} accepted images are wrong, an error rate of at most "
+        f"{best['bound']:.2%} with 95 % confidence, for all {len(tried)} alphas from "
+        f"{tried[0]['alpha']:g} to {tried[-1]['alpha']:g} together"
     )
 
 
 def _blocks(results: Results) -> list[str | Table]:
     """All numbers; the first table is that of rejected shares."""
-    clean, calibration = results["clean"], results["calibration"]
-    low, high = clean["interval"]
-    levels = ["clean", *map(str, SEVERITIES)]
-    rows: list[list[Cell]] = [[name, *map(float, r)] for name, r in results["rejected"].items()]
-    keys = list(results["mean_auroc"])
+    clean, calibration, aurocs = results["clean"], results["calibration"], results["mean_auroc"]
+    (low, high), (least, most) = clean["interval"], clean["expected"]
+
+    def table(title: str, columns: list[str], rows: Iterable[list[Cell]], **form: Any) -> Table:
+        return Table(title=title, columns=columns, rows=list(rows), **form)
+
     blocks: list[str | Table] = [
         f"Calibrated on {calibration['images']:,} images of {calibration['source']}. Of "
         f"{clean['images']:,} clean test images {clean['share']:.2%} are rejected (95 % interval "
         f"{low:.2%} to {high:.2%}, Clopper and Pearson's); alpha={results['alpha']:g} is promised "
-        "on average over calibrations, and one calibration of this size gives "
-        f"{clean['expected'][0]:.2%} to {clean['expected'][1]:.2%} (95 %).",
+        f"on average over calibrations, and one calibration of this size gives {least:.2%} to "
+        f"{most:.2%} (95 %).",
         f"{results['corruptions']}. The table has the share of images that are rejected.",
-        Table(
-            title="Rejected share by corruption and severity",
-            columns=["corruption", *levels],
-            rows=rows,
+        table(
+            "Rejected share by corruption and severity",
+            ["corruption", "clean", *map(str, SEVERITIES)],
+            ([name, *map(float, shares)] for name, shares in results["rejected"].items()),
             footer=[["mean", *map(float, results["mean_rejected"])]],
         ),
     ]
-    if results["foreign"]:
+    if foreign := results["foreign"]:
         blocks.append(
-            Table(
-                title="Rejected share of foreign images",
-                columns=["foreign", "images", "rejected", "low", "high"],
-                rows=[
-                    [name, each["images"], each["share"], *each["interval"]]
-                    for name, each in results["foreign"].items()
-                ],
+            table(
+                "Rejected share of foreign images",
+                ["foreign", "images", "rejected", "low", "high"],
+                ([name, x["images"], x["share"], *x["interval"]] for name, x in foreign.items()),
             )
         )
     blocks += [
@@ -416,130 +392,104 @@ def _blocks(results: Results) -> list[str | Table]:
         "one. Both: kappa and familiarity joined, the confidence. k-NN: mean cosine to the "
         f"{NEIGHBORS} nearest of up to {_BANK:,} training images. Softmax: the probe's maximum, "
         "which needs labels.",
-        Table(
-            title="AUROC against clean images",
-            columns=["images", *(TITLES[key] for key in keys)],
-            rows=[[name, *(each[key] for key in keys)] for name, each in results["auroc"].items()],
-            footer=[["mean of the corruptions", *(results["mean_auroc"][key] for key in keys)]],
+        table(
+            "AUROC against clean images",
+            ["images", *map(TITLES.__getitem__, aurocs)],
+            ([name, *(each[key] for key in aurocs)] for name, each in results["auroc"].items()),
+            footer=[["mean of the corruptions", *aurocs.values()]],
         ),
     ]
     if "accuracy" in results:
+        parts = ("augrc", "aurc", "coverage", "auroc")
         blocks += [
             "Accuracy of the linear probe on accepted and on all images, clean and at severity 5. "
             "p: Fisher's exact test, two-sided, of accepted against rejected images, not corrected "
             f"for the number of corruptions; significant is p < {_LEVEL:g}. Few: fewer than {FEW} "
             f"accepted. In short: {_gains(results)}.",
-            Table(
-                title="Accuracy on accepted images",
-                columns=["images", "accepted", "accuracy, all", "accuracy, accepted", "p", ""],
-                rows=[
-                    [
-                        name,
-                        each["accepted"],
-                        each["accuracy"],
-                        each["accepted_accuracy"],
-                        None if each["p"] is None else f"{each['p']:.1e}",
-                        "few" if each["few"] else None,
-                    ]
-                    for name, each in results["accuracy"].items()
-                ],
+            table(
+                "Accuracy on accepted images",
+                ["images", "accepted", "accuracy, all", "accuracy, accepted", "p", ""],
+                (
+                    [name, x["accepted"], x["accuracy"], x["accepted_accuracy"],
+                     None if x["p"] is None else f"{x['p']:.1e}", "few" if x["few"] else None]
+                    for name, x in results["accuracy"].items()
+                ),
                 align="lrrrrl",
             ),
             "The scores as detectors of the probe's errors; AUGRC and AURC: 0 is best. Coverage: "
             "the largest share of images, the most certain ones, of which at most 5 % are wrong.",
-            Table(
-                title="Errors of the probe",
-                columns=["images", "score", "AUGRC", "AURC", "coverage at 5 %", "AUROC"],
-                rows=[
-                    [
-                        where,
-                        TITLES[key],
-                        *(each[part] for part in ("augrc", "aurc", "coverage", "auroc")),
-                    ]
+            table(
+                "Errors of the probe",
+                ["images", "score", "AUGRC", "AURC", "coverage at 5 %", "AUROC"],
+                (
+                    [where, TITLES[key], *map(each.get, parts)]
                     for where, by_score in results["errors"].items()
                     for key, each in by_score.items()
-                ],
+                ),
                 form=".4f",
             ),
-        ]
-    blocks.append(
-        Table(
-            title="What each alpha does to clean images",
-            columns=["alpha", "rejected", "accuracy, accepted"],
-            rows=[
-                [f"{each['alpha']:g}", each["rejected"], each.get("accepted_accuracy")]
-                for each in results["alphas"]
-            ],
-            align="rrr",
+        ]  # fmt: skip
+    titles = {"accuracy": "accuracy, accepted", "bound": "upper bound of the error rate"}
+    known = list(results["alphas"][0])
+    return [
+        *blocks,
+        "Upper bounds of the error rate of accepted images hold for all alphas together with 95 % "
+        "(Clopper and Pearson's, Bonferroni)."
+        + (f" {_max_error(results)}." if "max_error" in results else ""),
+        table(
+            "What each alpha does to clean images",
+            [titles.get(key, key) for key in known],
+            ([f"{x['alpha']:g}", *(x[key] for key in known[1:])] for x in results["alphas"]),
+            align="r" * len(known),
             form=".4f",
-        )
-    )
-    if "max_error" in results:
-        blocks += [
-            f"{_max_error(results['max_error'])}.",
-            Table(
-                columns=["alpha", "accepted", "errors", "upper bound of the error rate"],
-                rows=[
-                    [f"{each['alpha']:g}", each["accepted"], each["errors"], each["bound"]]
-                    for each in results["max_error"]["tried"]
-                ],
-                align="rrrr",
-                form=".4f",
-            ),
-        ]
-    return blocks
+        ),
+    ]
 
 
 def draw(path: pathlib.Path, results: Results) -> None:
     """What is rejected and, with labels, what accuracy remains."""
-    levels = ["clean", *(f"{severity}" for severity in SEVERITIES)]
-    foreign = results["foreign"]
+    levels, foreign = ["clean", *map(str, SEVERITIES)], results["foreign"]
+    groups = np.repeat([0, 1, 2], [1, len(SEVERITIES), len(foreign)])
+    shares = [*results["mean_rejected"], *(each["share"] for each in foreign.values())]
+    each = np.stack([np.asarray(values)[1:] for values in results["rejected"].values()])
+    lines = [
+        results["clean"]["interval"],
+        *zip(each.min(axis=0), each.max(axis=0), strict=True),
+        *(found["interval"] for found in foreign.values()),
+    ]
     labeled = "accuracy" in results
     with plots.drawing(path, 11 if labeled else 6.5, 3.6) as figure:
-        axes = figure.subplots(1, 1 + labeled, squeeze=False)[0]
-        left = axes[0]
-        shares = [float(value) for value in results["mean_rejected"]]
-        spread = np.stack([*map(np.asarray, results["rejected"].values())])
-        names = [*levels, *(short_name(name) for name in foreign)]
-        values = [*shares, *(each["share"] for each in foreign.values())]
-        low = [results["clean"]["interval"][0], *spread[:, 1:].min(axis=0)]
-        high = [results["clean"]["interval"][1], *spread[:, 1:].max(axis=0)]
-        low += [each["interval"][0] for each in foreign.values()]
-        high += [each["interval"][1] for each in foreign.values()]
-        colors = [plots.BLUE, *[plots.ORANGE] * len(SEVERITIES), *[plots.GREEN] * len(foreign)]
-        places = np.arange(len(names)) + 0.4 * (np.arange(len(names)) > 0)
-        places = places + 0.4 * (np.arange(len(names)) >= len(levels))
-        left.bar(places, values, width=0.75, color=colors)
-        left.vlines(places, low, high, color="#333333", linewidth=1)
-        for place, value, top in zip(places, values, high, strict=True):
-            left.annotate(f"{value:.0%}" if value >= 0.1 else f"{value:.1%}", (place, top),
-                          xytext=(0, 3), textcoords="offset points", ha="center")  # fmt: skip
+        left, *right = figure.subplots(1, 1 + labeled, squeeze=False)[0]
+        places = np.arange(len(groups)) + 0.4 * groups
+        colors = np.array([plots.BLUE, plots.ORANGE, plots.GREEN])[groups]
+        left.bar(places, shares, width=0.75, color=colors)
+        left.vlines(places, *zip(*lines, strict=True), color="#333333", linewidth=1)
+        for place, value, (_, top) in zip(places, shares, lines, strict=True):
+            text = f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"
+            shift = {"xytext": (0, 3), "textcoords": "offset points"}
+            left.annotate(text, (place, top), ha="center", **shift)
         left.axhline(results["alpha"], color="#333333", linestyle=":", linewidth=1)
+        names = [*levels, *map(short_name, foreign)]
         left.set_xticks(places, names, rotation=20 if foreign else 0)
-        left.set_ylim(0, 1.1)
-        left.yaxis.set_major_formatter(PercentFormatter(1.0))
-        left.grid(visible=False, axis="x")
         left.set_xlabel("clean, corrupted with severity 1 to 5" + (", foreign" if foreign else ""))
-        left.set_title(
-            f"share of images rejected (dotted: {results['alpha']:.0%}, promised for clean ones)",
-            loc="left",
-        )
-        if labeled:
-            right, by_severity = axes[1], results["accuracy_by_severity"]
+        promised = f"dotted: {results['alpha']:g}, promised for clean ones"
+        left.set_title(f"share of images rejected ({promised})", loc="left")
+        for axis in right:
             places = np.arange(len(levels))
             for offset, key, color, label in (
                 (-0.2, "accuracy", plots.GRAY, "all images"),
                 (0.2, "accepted_accuracy", plots.BLUE, "accepted images"),
             ):
-                heights = [each[key] or 0.0 for each in by_severity]
-                bars = right.bar(places + offset, heights, width=0.38, color=color, label=label)
-                right.bar_label(bars, [f"{h:.0%}" if h else "" for h in heights], padding=2)
-            right.set_xticks(places, levels)
-            right.set_ylim(0, 1.25)
-            right.set_yticks(np.linspace(0, 1, 6))
-            right.yaxis.set_major_formatter(PercentFormatter(1.0))
-            right.grid(visible=False, axis="x")
-            right.set_xlabel("clean, corrupted with severity 1 to 5 (all corruptions together)")
-            right.set_title("accuracy of the linear probe", loc="left")
-            right.legend(loc="upper right", ncols=2)
+                heights = [found[key] or 0.0 for found in results["accuracy_by_severity"]]
+                bars = axis.bar(places + offset, heights, width=0.38, color=color, label=label)
+                axis.bar_label(bars, [f"{h:.0%}" if h else "" for h in heights], padding=2)
+            axis.set_xticks(places, levels)
+            axis.set_xlabel("clean, corrupted with severity 1 to 5 (all corruptions together)")
+            axis.set_title("accuracy of the linear probe", loc="left")
+            axis.legend(loc="upper right", ncols=2)
+        for axis in (left, *right):
+            axis.set_ylim(0, 1.25 if axis in right else 1.1)
+            axis.set_yticks(np.linspace(0, 1, 6))
+            axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+            axis.grid(visible=False, axis="x")
         figure.tight_layout(w_pad=2.5)
