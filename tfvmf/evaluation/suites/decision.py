@@ -122,13 +122,13 @@ def _judge(subject: Subject, options: Options) -> tuple[posthoc.Judge, bool]:
 
 def _reader(subject: Subject, *, labeled: bool) -> tuple[Reader, list[str]]:
     """From outputs to what the controls and the probe say of them [B], and the names of that."""
-    rows = sample_indices(subject.train, min(_BANK, subject.train.size))
-    if labeled:
-        features = subject.embed(subject.train)["features"][rows]  # all were needed for the probe
-    else:
-        features = subject.embed(subject.train.subset(rows))["features"]
 
     def make() -> Reader:
+        rows = sample_indices(subject.train, min(_BANK, subject.train.size))
+        if labeled:  # the probe needs all of them
+            features = subject.embed(subject.train)["features"][rows]
+        else:
+            features = subject.embed(subject.train.subset(rows))["features"]
         bank = tf.math.l2_normalize(tf.constant(features, tf.float32), axis=1)
         probe = linear_probe(subject) if labeled else None
         count = min(NEIGHBORS, len(features))
@@ -145,10 +145,8 @@ def _reader(subject: Subject, *, labeled: bool) -> tuple[Reader, list[str]]:
 
         return read
 
-    return subject.keep(("reader", labeled), make), [
-        "neighbors",
-        *(("softmax", "predicted") if labeled else ()),
-    ]
+    names = ["neighbors", *(["softmax", "predicted"] if labeled else [])]
+    return subject.keep(("reader", labeled), make), names
 
 
 def _values(subject: Subject, source: data.Source, read: Reader) -> Values:
@@ -262,8 +260,9 @@ def _with_labels(
     }
     return {
         "accuracy": {"clean": compare_accepted(correct[_ANY][0], accept[_ANY][0]), **each},
+        # Without p: every image is there once for each corruption.
         "accuracy_by_severity": [
-            compare_accepted(pooled(correct, level), pooled(accept, level))
+            compare_accepted(pooled(correct, level), pooled(accept, level)) | {"p": None}
             for level in (0, *SEVERITIES)
         ],
         "above": sum(gain > 0 for gain in gains.values()),
