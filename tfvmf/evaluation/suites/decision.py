@@ -124,7 +124,7 @@ def _reader(subject: Subject, *, labeled: bool) -> tuple[Reader, list[str]]:
     """From outputs to what the controls and the probe say of them [B], and the names of that."""
 
     def make() -> Reader:
-        rows = sample_indices(subject.train, min(_BANK, subject.train.size))
+        rows = sample_indices(subject.train, _BANK)
         if labeled:  # the probe needs all of them
             features = subject.embed(subject.train)["features"][rows]
         else:
