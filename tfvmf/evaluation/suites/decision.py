@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import scipy.special
 import scipy.stats
 import tensorflow as tf
 from matplotlib.ticker import PercentFormatter
@@ -230,8 +231,8 @@ def try_alphas(
             kept = correct[accept]
             errors, bound = int((~kept).sum()), 1.0
             if errors < len(kept):
-                law = scipy.stats.beta(errors + 1, len(kept) - errors)
-                bound = float(law.ppf(1 - _LEVEL / len(alphas)))
+                level = 1 - _LEVEL / len(alphas)
+                bound = float(scipy.special.betaincinv(errors + 1, len(kept) - errors, level))
             accuracy = float(kept.mean()) if len(kept) else None
             found[-1] |= {"accepted": len(kept), "errors": errors, "accuracy": accuracy}
             found[-1]["bound"] = bound
