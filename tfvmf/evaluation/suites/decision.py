@@ -336,11 +336,14 @@ def _lines(results: Results) -> list[str]:
 
 def _gains(results: Results) -> str:
     """Under how many corruptions accepted images are classified better than all, in a sentence."""
-    few = f"; fewer than {FEW} are accepted under {len(results['few'])}" if results["few"] else ""
+    worse, few = (
+        f"{len(names)}{f' ({words})' if (words := ', '.join(names).replace('_', ' ')) else ''}"
+        for names in (results["significantly_below"], results["few"])
+    )
     return (
         "at severity 5 accepted images are classified better than all under "
-        f"{results['above']} of {len(CORRUPTIONS)} corruptions, significantly worse under "
-        f"{len(results['significantly_below'])}{few}"
+        f"{results['above']} of {len(CORRUPTIONS)} corruptions, significantly worse under {worse}; "
+        f"fewer than {FEW} are accepted under {few}"
     )
 
 
@@ -431,11 +434,14 @@ def _blocks(results: Results) -> list[str | Table]:
         ]  # fmt: skip
     titles = {"accuracy": "accuracy, accepted", "bound": "upper bound of the error rate"}
     known = list(results["alphas"][0])
+    if "bound" in known:
+        blocks.append(
+            "Upper bounds of the error rate of accepted images hold for all alphas together with "
+            "95 % (Clopper and Pearson's, Bonferroni)."
+        )
     return [
         *blocks,
-        "Upper bounds of the error rate of accepted images hold for all alphas together with 95 % "
-        "(Clopper and Pearson's, Bonferroni)."
-        + (f" {_max_error(results)}." if "max_error" in results else ""),
+        *([f"{_max_error(results)}."] if "max_error" in results else []),
         table(
             "What each alpha does to clean images",
             [titles.get(key, key) for key in known],
@@ -450,29 +456,22 @@ def draw(path: pathlib.Path, results: Results) -> None:
     """What is rejected and, with labels, what accuracy remains."""
     levels, foreign = ["clean", *map(str, SEVERITIES)], results["foreign"]
     groups = np.repeat([0, 1, 2], [1, len(SEVERITIES), len(foreign)])
-    shares = [*results["mean_rejected"], *(each["share"] for each in foreign.values())]
-    each = np.stack([np.asarray(values)[1:] for values in results["rejected"].values()])
-    lines = [
-        results["clean"]["interval"],
-        *zip(each.min(axis=0), each.max(axis=0), strict=True),
-        *(found["interval"] for found in foreign.values()),
-    ]
+    known = (results["clean"], *foreign.values())
+    shares = np.insert([each["share"] for each in known], 1, results["mean_rejected"][1:])
     labeled = "accuracy" in results
     with plots.drawing(path, 11 if labeled else 6.5, 3.6) as figure:
         left, *right = figure.subplots(1, 1 + labeled, squeeze=False)[0]
         places = np.arange(len(groups)) + 0.4 * groups
         colors = np.array([plots.BLUE, plots.ORANGE, plots.GREEN])[groups]
-        left.bar(places, shares, width=0.75, color=colors)
-        left.vlines(places, *zip(*lines, strict=True), color="#333333", linewidth=1)
-        for place, value, (_, top) in zip(places, shares, lines, strict=True):
-            text = f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"
-            shift = {"xytext": (0, 3), "textcoords": "offset points"}
-            left.annotate(text, (place, top), ha="center", **shift)
+        bars = left.bar(places, shares, width=0.75, color=colors)
+        left.bar_label(bars, [f"{x:.0%}" if x >= 0.1 else f"{x:.1%}" for x in shares], padding=2)
         left.axhline(results["alpha"], color="#333333", linestyle=":", linewidth=1)
-        names = [*levels, *map(short_name, foreign)]
-        left.set_xticks(places, names, rotation=20 if foreign else 0)
-        left.set_xlabel("clean, corrupted with severity 1 to 5" + (", foreign" if foreign else ""))
-        promised = f"dotted: {results['alpha']:g}, promised for clean ones"
+        names = [*levels, *(name.rsplit("/", 1)[-1][-20:] for name in foreign)]
+        left.set_xticks(places, names, rotation=20 if len(foreign) > 2 else 0)
+        left.set_xlabel(
+            "clean, corrupted with severity 1 to 5 (mean)" + (", foreign" if foreign else "")
+        )
+        promised = f"dotted: {100 * results['alpha']:g} %, promised for clean ones"
         left.set_title(f"share of images rejected ({promised})", loc="left")
         for axis in right:
             places = np.arange(len(levels))
