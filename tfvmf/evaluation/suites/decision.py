@@ -467,7 +467,8 @@ def draw(path: pathlib.Path, results: Results) -> None:
         left.bar_label(bars, [f"{x:.0%}" if x >= 0.1 else f"{x:.1%}" for x in shares], padding=2)
         left.axhline(results["alpha"], color="#333333", linestyle=":", linewidth=1)
         names = [*levels, *(name.rsplit("/", 1)[-1][-20:] for name in foreign)]
-        left.set_xticks(places, names, rotation=20 if len(foreign) > 2 else 0)
+        turn = {"rotation": 20, "ha": "right"} if max(map(len, names)) > 8 else {}
+        left.set_xticks(places, names, **turn)
         left.set_xlabel(
             "clean, corrupted with severity 1 to 5 (mean)" + (", foreign" if foreign else "")
         )
