@@ -475,15 +475,15 @@ def draw(path: pathlib.Path, results: Results) -> None:
         promised = f"dotted: {100 * results['alpha']:g} %, promised for clean ones"
         left.set_title(f"share of images rejected ({promised})", loc="left")
         for axis in right:
-            places = np.arange(len(levels))
+            rows = np.arange(len(levels))
             for offset, key, color, label in (
                 (-0.2, "accuracy", plots.GRAY, "all images"),
                 (0.2, "accepted_accuracy", plots.BLUE, "accepted images"),
             ):
                 heights = [found[key] or 0.0 for found in results["accuracy_by_severity"]]
-                bars = axis.bar(places + offset, heights, width=0.38, color=color, label=label)
+                bars = axis.bar(rows + offset, heights, width=0.38, color=color, label=label)
                 axis.bar_label(bars, [f"{h:.0%}" if h else "" for h in heights], padding=2)
-            axis.set_xticks(places, levels)
+            axis.set_xticks(rows, levels)
             axis.set_xlabel("clean, corrupted with severity 1 to 5 (all corruptions together)")
             axis.set_title("accuracy of the linear probe", loc="left")
             axis.legend(loc="upper right", ncols=2)
