@@ -322,7 +322,9 @@ def _headlines(results: Results) -> list[Headline]:
 
 def _lines(results: Results) -> list[str]:
     """What each alpha does, and which one keeps the error below `max_error`."""
-    lines = []
+    tried = [each["alpha"] for each in results["alphas"]]
+    few = "rejects nothing: too few calibration images"
+    lines = [f"alpha={alpha:<4g} {few}" for alpha in ALPHAS if alpha not in tried]
     for each in results["alphas"]:
         known = each.get("accuracy")
         text = f"alpha={each['alpha']:<4g} rejects {each['rejected']:6.1%} of clean images"
@@ -336,14 +338,11 @@ def _lines(results: Results) -> list[str]:
 
 def _gains(results: Results) -> str:
     """Under how many corruptions accepted images are classified better than all, in a sentence."""
-    worse, few = (
-        f"{len(names)}{f' ({words})' if (words := ', '.join(names).replace('_', ' ')) else ''}"
-        for names in (results["significantly_below"], results["few"])
-    )
+    worse = ", ".join(results["significantly_below"]).replace("_", " ") or "none"
     return (
         "at severity 5 accepted images are classified better than all under "
         f"{results['above']} of {len(CORRUPTIONS)} corruptions, significantly worse under {worse}; "
-        f"fewer than {FEW} are accepted under {few}"
+        f"fewer than {FEW} are accepted under {len(results['few'])}"
     )
 
 
