@@ -68,7 +68,9 @@ class Judge:
 
     def describe(self) -> dict[str, Any]:
         """What it was calibrated on, for the card of an export."""
-        return {"source": self.source, "images": self.images, "alpha": self.decision.alpha}
+        ranks = len(self.decision.joined)  # what a confidence is a rank among
+        facts = {"source": self.source, "images": self.images, "ranks": ranks}
+        return {**facts, "alpha": self.decision.alpha}
 
     def save(self, workdir: str | os.PathLike[str]) -> None:
         """Writes `judge.npz`, plain arrays; it appears whole or not at all."""
