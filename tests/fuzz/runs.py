@@ -113,6 +113,7 @@ def fuzz(kind: str, *, count: int, seed: int, seconds: float = float("inf")) -> 
         target = Target(pathlib.Path(scratch) / "run")
         check: Callable[[], None] = getattr(target, kind)
         originals = {path: path.read_bytes() for path in target.workdir.glob(names[kind])}
+        check()  # nothing is wrong with it yet
 
         def case(chance: random.Random) -> None:
             path = chance.choice(sorted(originals))

@@ -230,12 +230,10 @@ def load(
     judge = Judge(**parts, **{name: values[name] for name in ("step", "source", "images")})
     if step not in (None, judge.step):
         return None
-    made = models.with_levels(encoder).output if encoder else {}
-    length, needed = judge.familiarity.bank.shape[1], values["familiarity.columns"].max(initial=-1)
-    if made and (
-        made["features"].shape[-1] != length
-        or (needed >= 0 and ("levels" not in made or made["levels"].shape[-1] <= needed))
-    ):
+    made = {} if encoder is None else models.with_levels(encoder).output
+    lengths = {name: value.shape[-1] for name, value in made.items()}
+    length, highest = judge.familiarity.bank.shape[1], judge.familiarity.columns.max(initial=-1)
+    if made and (lengths["features"] != length or highest >= lengths.get("levels", 0)):
         raise UserError(f"{path} judges features of length {length}: it is of another encoder")
     return judge
 
@@ -257,14 +255,13 @@ def _read(archive: Archive) -> dict[str, Any]:
             raise ValueError(f"'{key}' takes {total:,} bytes, with those before it")
     arrays = {key: archive.read(key) for key in _AXES}
     for key, value in arrays.items():
-        wrong = value.dtype.kind == "f" and not np.isfinite(value).all()
-        if key in _ASCENDING:
-            wrong |= bool((np.diff(value) < 0).any())
-        elif key in _POSITIVE:
-            wrong |= bool((value[..., 1] if value.ndim == 2 else value).min(initial=1) <= 0)
-        elif value.dtype.kind == "i":
-            wrong |= bool(value.min(initial=0) < 0)
-        if wrong:
+        scales = value[..., 1] if key.endswith("reference") else value
+        if (
+            (value.dtype.kind == "f" and not np.isfinite(value).all())
+            or (key in _ASCENDING and (value[1:] < value[:-1]).any())
+            or (key in _POSITIVE and (scales <= 0).any())
+            or (value.dtype.kind == "i" and (value < 0).any())
+        ):
             raise ValueError(f"'{key}' has values that cannot be")
     if not sizes["M"] or not sizes["N"] or sizes["O"] not in (0, sizes["N"]):
         raise ValueError(f"{sizes['N']} and {sizes['O']} calibration images")
