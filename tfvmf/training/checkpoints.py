@@ -25,6 +25,8 @@ from tfvmf.files import literal, reading, write_text, writing
 from tfvmf.methods import METHODS, Method, build_method, building, check_name
 from tfvmf.training import run_directory
 
+# What TensorFlow raises about a checkpoint that is damaged.
+_UNREADABLE = (ArithmeticError, LookupError, OSError, RuntimeError, ValueError, tf.errors.OpError)
 _NAME = re.compile(r"step-(\d+)(?:\.index|\.data-.*|_temp)?")
 
 
@@ -142,15 +144,8 @@ def damage(path: str) -> str:
             reader = tf.train.load_checkpoint(readable)
             for name in reader.get_variable_to_shape_map():
                 reader.get_tensor(name)
-    except (
-        ArithmeticError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        ValueError,
-        tf.errors.OpError,
-    ) as e:
-        text = " ".join(str(getattr(e, "message", e)).split())
+    except _UNREADABLE as error:
+        text = " ".join(str(getattr(error, "message", error)).split())
         return text if len(text) <= 120 else text[:117] + "..."
     return ""
 
