@@ -34,7 +34,7 @@ $(VENV)/.installed: setup.py constraints.txt
 demo: setup
 	$(BIN)/tfvmf train --workdir=$(DEMO)
 	$(BIN)/tfvmf evaluate $(DEMO)
-	$(BIN)/tfvmf export $(DEMO) --output=$(DEMO)/export
+	$(BIN)/tfvmf export $(DEMO) --output=$(DEMO)/export --with_probe
 ifneq ($(wildcard tfvmf/shipped/cifar10),) # the trained encoder that comes with the package
 	$(BIN)/python examples/show_certainty.py cifar10 --output=$(DEMO)/certainty.png
 endif
