@@ -128,13 +128,11 @@ def load_probe(workdir: str | os.PathLike[str], *, step: int | None = None) -> L
     if not path.is_file():
         return None
     with files.arrays(path) as values:
-        probe = LinearProbe(
-            **{name: values[name] for name in ("weights", "bias", "classes")},
-            **{name: float(values[name]) for name in ("l2", "temperature")},
-            **{name: str(values[name]) for name in ("source", "calibration")},
-            names=tuple(map(str, values["names"])),
-            step=int(values["step"]),
-        )
+        stored: dict[str, Any] = {name: values[name] for name in ("weights", "bias", "classes")}
+        stored |= {name: float(values[name]) for name in ("l2", "temperature")}
+        stored |= {name: str(values[name]) for name in ("source", "calibration")}
+        names, step_then = tuple(map(str, values["names"])), int(values["step"])
+        probe = LinearProbe(names=names, step=step_then, **stored)
         count, numbers = len(probe.names), (probe.weights, probe.bias, probe.temperature)
         shapes = [probe.weights.shape[1:], probe.bias.shape, probe.classes.shape]
         if shapes != [(count,)] * 3 or probe.classes.dtype.kind != "i" or not probe.temperature > 0:
