@@ -71,7 +71,7 @@ def test_what_would_answer_otherwise_or_is_too_large_is_not_shipped(shipped, mon
     before = files.fingerprint(files.SHIPPED)
     with monkeypatch.context() as changed:
         changed.setattr(ship, "AGREE", 0.0)
-        with pytest.raises(UserError, match="differ by"):
+        with pytest.raises(UserError, match="outputs differ by"):
             ship.ship(shipped, "tiny", told=TOLD)
     monkeypatch.setattr(ship, "LIMIT", 1000)
     with pytest.raises(UserError, match="bytes: at most 1,000"):

@@ -310,12 +310,10 @@ def test_packed_weights_stand_for_a_checkpoint(tmp_path, rng):
     _, packed, found = training.load_method(place)
     assert found == step
     for name, values in packed.encoder(images).items():
-        np.testing.assert_allclose(values, expected[name], rtol=2e-3, atol=1e-3)
+        np.testing.assert_allclose(values, expected[name], rtol=1e-6, atol=1e-6)
     for ours, theirs in zip(method.encoder.variables, packed.encoder.variables, strict=True):
-        if len(ours.shape) <= 1:
-            np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
-        else:  # float16
-            np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=2**-11, atol=1e-7)
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+    size = (place / "weights.npz").stat().st_size
     checkpoints.pack(place, method, step, bits=6)
     _, coarse, _ = training.load_method(place)
     largest = max(method.encoder.variables, key=lambda each: math.prod(each.shape)).path
@@ -323,8 +321,9 @@ def test_packed_weights_stand_for_a_checkpoint(tmp_path, rng):
         (m, c) for m, c in zip(method.encoder.variables, coarse.encoder.variables, strict=True)
     ]
     ours, theirs = next((m.numpy(), c.numpy()) for m, c in pairs if m.path == largest)
-    np.testing.assert_allclose(ours, theirs, rtol=2**-7 + 2**-10, atol=1e-6)
+    np.testing.assert_allclose(ours, theirs, rtol=2**-7, atol=0)
     assert not (ours == theirs).all()
+    assert (place / "weights.npz").stat().st_size < 0.6 * size
 
 
 def test_damaged_packed_weights_are_one_line(tmp_path):

@@ -296,24 +296,23 @@ def _variables(method: Method) -> list[keras.Variable]:
     ]
 
 
-def pack(workdir: pathlib.Path, method: Method, step: int, *, bits: int = 10) -> None:
-    """Writes `weights.npz`: what inference needs of a run, in less than half of its bytes.
+def pack(workdir: pathlib.Path, method: Method, step: int, *, bits: int = 23) -> None:
+    """Writes `weights.npz`: what inference needs of a run, without what training does.
 
-    Vectors (biases, statistics of batch norms) are float32. All else is float16, rounded to `bits`
-    bits after the leading one, its high bytes before its low ones: so they compress.
+    All are float32, but for those of matrices and filters only `bits` bits after the leading one
+    are kept. Their first bytes come first, then their second ones and so on: so they compress.
     """
     values = [variable.numpy() for variable in _variables(method)]
     large = [value.ravel() for value in values if value.ndim > 1] or [np.zeros(0, np.float32)]
-    halves = np.concatenate(large).astype(np.float16).view(np.uint16).astype(np.uint32)
-    unit = 1 << (10 - bits)
-    halves = ((halves + unit // 2) & ~np.uint32(unit - 1)).astype(np.uint16)
+    whole = np.concatenate(large).astype(">f4").view(">u4").astype(np.uint64)
+    unit = 1 << (23 - bits)
+    whole = (whole + unit // 2) // unit * unit
     with replacing(workdir / PACKED) as file:
         np.savez_compressed(
             file,
             allow_pickle=False,
             step=step,
-            high=(halves >> 8).astype(np.uint8),
-            low=(halves & 255).astype(np.uint8),
+            planes=whole.astype(">u4").view(np.uint8).reshape(-1, 4).T.copy(),
             small=np.concatenate([value.ravel() for value in values if value.ndim <= 1]),
         )
 
@@ -322,10 +321,9 @@ def _unpack(path: pathlib.Path, method: Method) -> int:
     """Assigns what `pack` wrote; returns the step of the weights."""
     variables = _variables(method)
     with arrays(path) as found:
-        high, low = (found[name].astype(np.uint16) for name in ("high", "low"))
-        parts = {True: (high << 8 | low).view(np.float16), False: found["small"]}
-        for large, part in parts.items():
-            chosen = [each for each in variables if (len(each.shape) > 1) == large]
+        large = np.ascontiguousarray(found["planes"].T).view(">f4").ravel()
+        for is_large, part in ((True, large), (False, found["small"])):
+            chosen = [each for each in variables if (len(each.shape) > 1) == is_large]
             ends = np.cumsum([math.prod(each.shape) for each in chosen])
             if part.shape != (ends[-1] if chosen else 0,):
                 raise ValueError("it holds the weights of another network")
