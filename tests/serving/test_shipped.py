@@ -70,7 +70,7 @@ def test_it_is_a_model_where_a_run_is_one(shipped, tmp_path, capsys):
 def test_what_would_answer_otherwise_or_is_too_large_is_not_shipped(shipped, monkeypatch):
     before = files.fingerprint(files.SHIPPED)
     with monkeypatch.context() as changed:
-        changed.setattr(ship, "AGREE", 0.0)
+        changed.setattr(ship, "AGREE", -1.0)
         with pytest.raises(UserError, match="outputs differ by"):
             ship.ship(shipped, "tiny", told=TOLD)
     monkeypatch.setattr(ship, "LIMIT", 1000)
