@@ -267,9 +267,9 @@ def _open_run(path: pathlib.Path, checkpoint: str, *, trust_model: bool) -> Embe
         raise UserError(
             f"{path} is a head that was fitted to features, without an encoder: it takes no images"
         )
-    judge, probe = posthoc.load(path, step=step), posthoc.load_probe(path, step=step)
+    judge = posthoc.load(path, step=step, encoder=method.encoder)
+    probe, size = posthoc.load_probe(path, step=step), card["image_size"]
     card |= {"calibration": judge and judge.describe(), "classes": probe and probe.describe()}
-    size = card["image_size"]
     serve = build_signatures(method.encoder, image_size=size, judge=judge, probe=probe)
     return EmbeddingModel(path, card, serve=serve["serving_default"], encoder=method.encoder)
 
