@@ -14,11 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 import tfvmf
-from tfvmf import posthoc, training
+from tfvmf import files, posthoc, training
 from tfvmf.data import Source
 from tfvmf.data.images import raise_all, read_image, resize_image, run_all
 from tfvmf.errors import UserError
-from tfvmf.files import read_text
+from tfvmf.files import find_model, read_text, shipped_models
 from tfvmf.methods import Method
 from tfvmf.models import OUTPUTS
 from tfvmf.models.saved_model import load_saved_model
@@ -31,10 +31,7 @@ Embeddings = dict[str, np.ndarray]
 Card = dict[str, Any]
 
 CARD_FILE = "assets.extra/tfvmf.json"  # in the directory of an exported version
-# Models that come with the package: `<name>/` is a run or an export, and `<name>/card.json` says
-# more about it. A path that exists wins over a name.
-SHIPPED = pathlib.Path(tfvmf.__file__).parent / "shipped"
-SHIPPED_CARD = "card.json"
+SHIPPED_CARD = "card.json"  # in the directory of a shipped model: what else is known about it
 
 
 class EmbeddingModel:
@@ -45,9 +42,9 @@ class EmbeddingModel:
     Attributes:
         path: The run directory, the directory of the exported version, or the `.keras` file.
         card: `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features`
-            (f), `calibration`, and the versions of `tfvmf` and `tensorflow`: those that wrote an
-            export, and for a run those of this process. None stands for what a file does not tell.
-            Of a shipped model also what its `card.json` says.
+            (f), `calibration`, `classes` (of its probe), and the versions of `tfvmf` and
+            `tensorflow`: those that wrote an export, and for a run those of this process. None
+            stands for what a file does not tell. Of a shipped model also what its `card.json` says.
     """
 
     def __init__(
@@ -96,7 +93,8 @@ class EmbeddingModel:
 
         Returns:
             NumPy arrays `mean_direction` [N, d], `concentration` [N], `features` [N, f] and, when
-            the model was calibrated, `familiarity` [N], `confidence` [N] and `accept` [N].
+            the model was calibrated, `familiarity` [N], `confidence` [N] and `accept` [N]; with a
+            probe, `class` (str) [N] and `class_probability` [N].
 
         Raises:
             UserError: An image cannot be read; the message names it.
@@ -112,7 +110,7 @@ class EmbeddingModel:
             for start in range(0, max(count, 1), batch_size):
                 batch = read(start, min(start + batch_size, count))
                 outputs = self._serve(images=tf.constant(batch, tf.uint8))
-                parts.append({name: value.numpy() for name, value in outputs.items()})
+                parts.append({name: _to_numpy(value) for name, value in outputs.items()})
                 if bar:
                     bar.update(len(batch))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -170,16 +168,21 @@ def load(
     Raises:
         UserError: There is no model, or it is damaged, of another kind or not to be trusted.
     """
-    name, checkpoint = os.fspath(model), os.fspath(checkpoint)
-    path = pathlib.Path(name).expanduser()
-    if not path.exists() and name in shipped_models():
-        loaded = load(SHIPPED / name, checkpoint=checkpoint, trust_model=trust_model)
-        loaded.card |= json.loads(read_text(SHIPPED / name / SHIPPED_CARD) or "{}")
-        return loaded
+    path, checkpoint = find_model(model), os.fspath(checkpoint)
+    loaded = _open(path, checkpoint, image_size, trust_model=trust_model)
+    if path.parent == files.SHIPPED:
+        loaded.card |= json.loads(read_text(path / SHIPPED_CARD) or "{}")
+    return loaded
+
+
+def _open(
+    path: pathlib.Path, checkpoint: str, image_size: int | None, *, trust_model: bool
+) -> EmbeddingModel:
+    """The model at a path, whatever it is."""
     is_run = read_text(path / "config.json") is not None
     if not path.exists():
         raise UserError(
-            f"{name}: there is no such file or directory; expected a run directory, an export, a "
+            f"{path}: there is no such file or directory; expected a run directory, an export, a "
             f".keras file or a shipped model ({', '.join(shipped_models()) or 'there is none'})"
         )
     if checkpoint and not is_run:
@@ -199,11 +202,6 @@ def load(
         f"{path} is neither a run directory (no config.json), an export (no saved_model.pb, no "
         "numbered versions) nor a .keras file"
     )
-
-
-def shipped_models() -> list[str]:
-    """The names of the models that come with the package."""
-    return sorted(entry.name for entry in SHIPPED.glob("*/")) if SHIPPED.is_dir() else []
 
 
 def load_run(
@@ -237,9 +235,9 @@ def run_card(config: ml_collections.ConfigDict, method: Method, step: int) -> Ca
 
 def _card(outputs: dict[str, Any], **known: Any) -> Card:
     sizes = {"dimension": "mean_direction", "features": "features"}
-    unknown = ("run", "method", "step", "image_size", "calibration", "tfvmf", "tensorflow")
+    unknown = ("run", "method", "step", "image_size", "calibration", "classes")
     found = {key: outputs[name].shape[-1] for key, name in sizes.items()}
-    return {**dict.fromkeys(unknown), **found, **known}
+    return {**dict.fromkeys((*unknown, "tfvmf", "tensorflow")), **found, **known}
 
 
 def read_card(version: str | os.PathLike[str]) -> Card:
@@ -270,8 +268,9 @@ def _open_run(path: pathlib.Path, checkpoint: str, *, trust_model: bool) -> Embe
             f"{path} is a head that was fitted to features, without an encoder: it takes no images"
         )
     judge = posthoc.load(path, step=step, encoder=method.encoder)
-    card["calibration"] = judge and judge.describe()
-    serve = build_signatures(method.encoder, image_size=card["image_size"], judge=judge)
+    probe, size = posthoc.load_probe(path, step=step), card["image_size"]
+    card |= {"calibration": judge and judge.describe(), "classes": probe and probe.describe()}
+    serve = build_signatures(method.encoder, image_size=size, judge=judge, probe=probe)
     return EmbeddingModel(path, card, serve=serve["serving_default"], encoder=method.encoder)
 
 
@@ -331,6 +330,13 @@ def _read(image: Image, size: int, max_pixels: int, name: str) -> np.ndarray:
     if image.dtype != np.uint8 or not (color or image.ndim == 2) or 0 in image.shape:
         raise UserError(_wrong(name, image, "[H, W, 3] or [H, W]"))
     return resize_image(image, size)
+
+
+def _to_numpy(values: tf.Tensor) -> np.ndarray:
+    """Texts as str, not as bytes."""
+    if values.dtype != tf.string:
+        return values.numpy()
+    return np.array([text.decode() for text in values.numpy()], object)
 
 
 def _wrong(name: str, image: np.ndarray, shape: str) -> str:

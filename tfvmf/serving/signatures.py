@@ -6,14 +6,18 @@ import keras
 import tensorflow as tf
 
 from tfvmf.models import OUTPUTS, with_levels
-from tfvmf.posthoc import Judge
+from tfvmf.posthoc import Judge, LinearProbe
 from tfvmf.serving.decode import decode, fit
 
 Outputs = dict[str, tf.Tensor]
 
 
 def build_signatures(
-    encoder: keras.Model, *, image_size: int | None, judge: Judge | None = None
+    encoder: keras.Model,
+    *,
+    image_size: int | None,
+    judge: Judge | None = None,
+    probe: LinearProbe | None = None,
 ) -> dict[str, Callable[..., Outputs]]:
     """Builds the two ways into an encoder as functions of tensors alone.
 
@@ -22,6 +26,7 @@ def build_signatures(
         image_size: Height and width that it was trained with. None: images go in at the size that
             they have, and there is no `serving_bytes`.
         judge: Adds `familiarity` and `confidence` float32 [N] and `accept` bool [N] to the outputs.
+        probe: Adds `class`, a string, and `class_probability` float32, both [N].
 
     Returns:
         `serving_default`, of uint8 `images` [N, H, W, 3], and `serving_bytes`, of strings
@@ -39,7 +44,8 @@ def build_signatures(
         encoded = network(tf.pad(levels / 255.0, padding), training=False)
         encoded = {name: tf.cast(value[:count], tf.float32) for name, value in encoded.items()}
         served = {name: encoded[name] for name in OUTPUTS}
-        return served | judge_outputs(encoded) if judge_outputs else served
+        served |= judge_outputs(encoded) if judge_outputs else {}
+        return served | (probe(encoded["features"]) if probe else {})
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
     def serving_default(images: tf.Tensor) -> Outputs:
