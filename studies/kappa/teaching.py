@@ -9,8 +9,8 @@ The second command takes the validation shifts that the first has embedded, and 
 of 4,000 training images: the whole image, views with crops of at least 20 % and of at least 60 % of
 the area, and wide views of both kinds of crops: damaged at 96 pixels by filters whose taps are
 neighbors (`near`), or 1, 2 or 4 pixels apart (`spaced`), or damaged at the images' own 32 pixels
-and then enlarged (`native`). Rows of the table are choices among these. Validation shifts only: the suite chooses
-nothing here. The results are in docs/kappa.md.
+and then enlarged (`native`). Rows of the table are choices among these. Validation shifts only: the
+suite chooses nothing here. The results are in docs/kappa.md.
 """
 
 import pathlib
