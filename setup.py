@@ -19,7 +19,7 @@ setuptools.setup(
     packages=setuptools.find_packages(include=["tfvmf", "tfvmf.*"]),  # with tfvmf/configs
     package_data={
         "tfvmf": [
-            *("py.typed", "evaluation/report.html.j2", "models/allowed_ops.txt", "shipped/**/*"),
+            *("py.typed", "models/allowed_ops.txt", "pages/*", "shipped/**/*"),
         ]
     },
     entry_points={"console_scripts": ["tfvmf = tfvmf.programs:main"]},
