@@ -2,8 +2,8 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
 const V = JSON.parse($("values").textContent);
-const N = V.rows, ROWS = d3.range(N), SCORES = Object.keys(V.scores);
 const TITLES = { concentration: "certainty (kappa)", familiarity: "familiarity", confidence: "confidence", class_probability: "class probability" };
+const N = V.rows, ROWS = d3.range(N), SCORES = Object.keys(TITLES).filter((name) => name in V.scores);
 const CONFIDENCE = V.scores.confidence, BOTH = V.label && V.class;
 const known = (row) => V.label[row] >= 0 && V.class[row] >= 0;
 const correct = (row) => V.label[row] === V.class[row];
@@ -52,7 +52,7 @@ function drawable(row) {
 
 /* ---- colors ---- */
 const COLORINGS = [
-  ...SCORES.map((name) => [name, TITLES[name] || name]),
+  ...SCORES.map((name) => [name, TITLES[name]]),
   ...(V.class ? [["class", "class"]] : []), ...(V.label ? [["label", "label"]] : []),
   ...(CONFIDENCE ? [["decision", "decision"]] : []), ...(BOTH ? [["correct", "class is label"]] : []),
 ];
@@ -271,14 +271,15 @@ function open(row) {
   state.current = row;
   $("image").hidden = false;
   $("picture").replaceChildren(picture(row));
-  $("file").textContent = V.file[row];
+  $("file").textContent = shortName(row);
   const facts = [
+    ["file", V.file[row]],
     ...(V.label ? [["label", className(V.label[row])]] : []), ...(V.class ? [["class", className(V.class[row])]] : []),
-    ...SCORES.map((name) => [TITLES[name] || name, fixed(V.scores[name][row])]),
+    ...SCORES.map((name) => [TITLES[name], fixed(V.scores[name][row])]),
     ...(CONFIDENCE ? [["decision", accepts(row) ? "accepted" : "rejected"]] : []),
   ];
   $("entries").replaceChildren(...facts.map((pair) => element("tr", {}, ...pair.map((text) => element("td", { textContent: text })))));
-  $("near").replaceChildren(...V.neighbors[row].map((other, place) => shot(other, `cosine ${V.cosines[row][place]}`)));
+  $("near").replaceChildren(...V.neighbors[row].map((other, place) => shot(other, V.cosines[row][place].toFixed(3))));
   for (const each of document.querySelectorAll(".shot")) each.classList.toggle("current", +each.dataset.row === row);
   marks();
   redraw();
@@ -411,7 +412,7 @@ function histogram(name) {
   const whole = bins(ROWS), top = Math.sqrt(d3.max(whole) || 1);  // roots: rare values stay visible
   const limits = ["lowest", "highest"].map((word, side) => {
     const input = element("input", { type: "number", step: "any", placeholder: fixed(side ? high : low), id: `${word}_${name}` });
-    input.setAttribute("aria-label", `${word} ${TITLES[name] || name}`);
+    input.setAttribute("aria-label", `${word} ${TITLES[name]}`);
     input.onchange = () => { set([0, 1].map((s) => (limits[s].value === "" ? [-Infinity, Infinity][s] : +limits[s].value))); };
     return input;
   });
@@ -440,7 +441,7 @@ function histogram(name) {
       else line.remove();
     },
   };
-  return element("div", { className: "score" }, element("header", {}, element("b", { textContent: TITLES[name] || name }), ...limits), svg.node());
+  return element("div", { className: "score" }, element("header", {}, element("b", { textContent: TITLES[name] }), ...limits), svg.node());
 }
 
 /* ---- galleries ---- */
@@ -495,7 +496,7 @@ function setSort(name, up) {
 /* ---- start ---- */
 const options = (box, pairs) => box.append(...pairs.map(([value, textContent]) => element("option", { value, textContent })));
 options($("color"), COLORINGS);
-options($("sort"), [...SCORES.map((name) => [name, TITLES[name] || name]), ["", "row of the table"], ["file", "file"]]);
+options($("sort"), [...SCORES.map((name) => [name, TITLES[name]]), ["", "row of the table"], ["file", "file"]]);
 $("color").parentElement.hidden = !COLORINGS.length;
 state.color = (COLORINGS.find(([name]) => name === "class") || COLORINGS.find(([name]) => name === "label") || COLORINGS[0] || [""])[0];
 $("color").value = state.color;

@@ -96,6 +96,7 @@ def explore(
     groups = _groups(kept)
     values = _values(columns) | {
         "name": found.path.stem,
+        "table": found.path.name,
         "rows": count,
         "x": positions[:, 0].tolist(),
         "y": positions[:, 1].tolist(),
@@ -407,7 +408,7 @@ def _render(
     missing = [f"{pictures.missing:,} without a picture"] if pictures.missing else []
     return pages.render(
         "explore.html.j2",
-        title=values["name"],
+        title=values["table"],
         lead="; ".join([*lead, *missing]),
         values=values,
         thumbnails=thumbnails,
