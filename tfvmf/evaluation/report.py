@@ -66,9 +66,7 @@ def render(
     )
 
 
-def compare(
-    runs: Sequence[str | pathlib.Path], *, output: str | pathlib.Path = ""
-) -> pathlib.Path:
+def compare(runs: Sequence[str | pathlib.Path], *, output: str | pathlib.Path = "") -> pathlib.Path:
     """Writes a page with the results of several runs side by side; returns its path.
 
     Args:
@@ -81,12 +79,16 @@ def compare(
     places = [pathlib.Path(run).expanduser() for run in runs]
     if len(set(places)) < 2 or len(set(places)) < len(places):
         listed = ",".join(map(str, runs))
-        raise UserError(f"compare={listed}: expected two or more different runs, like runs/a,runs/b")
+        raise UserError(
+            f"compare={listed}: expected two or more different runs, like runs/a,runs/b"
+        )
     directories, measured, notes = [], [], []
     for place in places:
         own = [path for path in (place / "eval", place) if _results(path)]
         if not own:
-            raise UserError(f"compare={place}: there are no results: `tfvmf evaluate {place}` first")
+            raise UserError(
+                f"compare={place}: there are no results: `tfvmf evaluate {place}` first"
+            )
         # Of results about several checkpoints or data, those with the newest.
         newest = max(_results(own[0]), key=lambda name: (own[0] / name).stat().st_mtime)
         about = {k: v for k, v in _results(own[0])[newest].items() if k in _IDENTITY}
@@ -102,7 +104,8 @@ def compare(
         "report.html.j2",
         title="Runs compared: " + ", ".join(_names(places)),
         lead="; ".join(
-            f"{name}: " + ", ".join(filter(None, (f"{fact['method']} on {fact['data']}", at_step(fact))))
+            f"{name}: "
+            + ", ".join(filter(None, (f"{fact['method']} on {fact['data']}", at_step(fact))))
             for name, fact in zip(_names(places), facts, strict=True)
         ),
         runs=_names(places),
@@ -134,7 +137,9 @@ def _differences(places: Sequence[pathlib.Path], facts: Sequence[Results]) -> Ta
     }
     settings = []
     for place in places:
-        run = next((each for each in (place, place.parent) if (each / "config.json").is_file()), place)
+        run = next(
+            (each for each in (place, place.parent) if (each / "config.json").is_file()), place
+        )
         try:
             settings.append(flatten(json.loads(read_text(run / "config.json") or "{}")["config"]))
         except (AttributeError, KeyError, TypeError, ValueError):  # results of no run

@@ -112,7 +112,7 @@ function recolor() {
 
 /* ---- the map ---- */
 const canvas = $("canvas"), pen = canvas.getContext("2d"), tip = $("tip");
-let view = d3.zoomIdentity, width = 1, height = 1, lasso = null, lassoMode = false, scheduled = false;
+let view = d3.zoomIdentity, width = 1, height = 1, lasso = null, lassoMode = false, scheduled = false, drawn = 0;
 const base = { k: 1, x: 0, y: 0 };
 const px = (row) => view.applyX(base.x + V.x[row] * base.k);
 const py = (row) => view.applyY(base.y + V.y[row] * base.k);
@@ -126,6 +126,7 @@ function draw() {
   const ratio = window.devicePixelRatio || 1, inside = [];
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
   pen.clearRect(0, 0, width, height);
+  drawn = 0;  // pictures
   for (const row of ROWS) {
     const x = px(row), y = py(row);
     if (x > -30 && y > -30 && x < width + 30 && y < height + 30) inside.push(row);
@@ -152,6 +153,7 @@ function draw() {
       pen.fillRect(x - 2, y - 2, side + 4, side + 4);
       pen.imageSmoothingEnabled = image.naturalWidth >= 64;
       pen.drawImage(image, x, y, side, side);
+      drawn += 1;
     }
   }
   if (state.current >= 0) {

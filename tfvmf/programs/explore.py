@@ -14,8 +14,8 @@ folder. The map is computed once and kept beside the page.
 from absl import flags
 
 from tfvmf.errors import UserError
-from tfvmf.progress import printable
 from tfvmf.programs import cli
+from tfvmf.progress import printable
 from tfvmf.settings import MAX_PIXELS
 
 ARGUMENTS = ("table",)

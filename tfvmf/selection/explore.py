@@ -107,7 +107,7 @@ def explore(
     }
     lead = [f"{count:,} of {len(found):,} images" if rows < len(found) else f"{count:,} images"]
     lead += [f"{left_out:,} rows left out: broken, or not finite"] if left_out else []
-    pictures = _Pictures(columns["file"], data, data_dir, max_pixels)
+    pictures = _Pictures(values["file"], data, data_dir, max_pixels)
     if page.suffix == ".html":
         _write_one(page, values, lead, pictures)
     else:
@@ -285,21 +285,23 @@ class _Pictures:
         """The name of a data set that rows without a file are of, or ""."""
         return next(filter(None, (_parse(name)[0] for name in self._names)), "")
 
-    def encoded(self, limit: int) -> Iterator[list[bytes | None]]:
-        """WebP files of at most `limit` bytes, some rows at a time; None where there is no picture."""
+    def encoded(self, limit: int) -> Iterator[bytes | None]:
+        """A WebP file of at most `limit` bytes for each row; None where there is no picture."""
         with Progress(len(self._names), unit="image", description="thumbnails", brief=True) as bar:
             for start in range(0, len(self._names), _CHUNK):
-                names = self._names[start : start + _CHUNK]
-                pixels = self._from_sources(names)
-                result: list[bytes | None] = [None] * len(names)
+                part = self._encode(self._names[start : start + _CHUNK], limit)
+                bar.update(len(part))
+                yield from part
 
-                def encode(place: int, names: Any = names, pixels: Any = pixels, result: Any = result) -> None:
-                    picture = pixels.get(place)
-                    result[place] = _encode(self._read(names[place]) if picture is None else picture, limit)
+    def _encode(self, names: Sequence[str], limit: int) -> list[bytes | None]:
+        pixels, result = self._from_sources(names), list[bytes | None]([None] * len(names))
 
-                self.missing += len(run_all(encode, len(names)))
-                bar.update(len(names))
-                yield result
+        def encode(place: int) -> None:
+            found = pixels[place] if place in pixels else self._read(names[place])
+            result[place] = _encode(found, limit)
+
+        self.missing += len(run_all(encode, len(names)))
+        return result
 
     def _read(self, name: str) -> np.ndarray:
         path = os.path.expanduser(name)
@@ -371,9 +373,7 @@ def _write_one(
         )
     encoded = pictures.encoded(min(room, _THUMBNAIL_BYTES))
     thumbnails = [
-        None if each is None else base64.b64encode(each).decode("ascii")
-        for part in encoded
-        for each in part
+        None if each is None else base64.b64encode(each).decode("ascii") for each in encoded
     ]
     files.write_text(page, _render(values, lead, pictures, thumbnails))
 
@@ -383,16 +383,12 @@ def _write_folder(
 ) -> None:
     with files.scratch(folder) as place:
         there: list[int] = []
-        row = 0
-        for part in pictures.encoded(_THUMBNAIL_BYTES):
-            for each in part:
-                there.append(int(each is not None))
-                if each is not None:
-                    path = place / "thumbnails" / f"{row // 1000:03}" / f"{row:06}.webp"
-                    if row % 1000 == 0 or not path.parent.is_dir():
-                        path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(each)
-                row += 1
+        for row, content in enumerate(pictures.encoded(_THUMBNAIL_BYTES)):
+            there.append(int(content is not None))
+            if content is not None:
+                path = place / "thumbnails" / f"{row // 1000:03}" / f"{row:06}.webp"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
         (place / "thumbnails").mkdir(exist_ok=True)
         shutil.rmtree(folder / "thumbnails", ignore_errors=True)
         (place / "thumbnails").replace(folder / "thumbnails")
