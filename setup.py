@@ -7,7 +7,7 @@ import setuptools
 HERE = pathlib.Path(__file__).parent
 
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
-TEST = [*SERVING, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist"]
+TEST = [*SERVING, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist", "selenium>=4.20"]
 DEV = [*TEST, "import-linter", "mypy", "ruff"]
 
 setuptools.setup(

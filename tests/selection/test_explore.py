@@ -309,7 +309,7 @@ def test_the_program_says_what_is_where_without_tensorflow(tmp_path):
         "import sys; from tfvmf import programs; code = programs.main(sys.argv[1:]); "
         "print('tensorflow' in sys.modules); sys.exit(code)"
     )
-    command = [sys.executable, "-c", code, "explore", str(path)]
+    command = [sys.executable, "-c", code, "explore", str(path), "--threshold=0.999"]
     root = pathlib.Path(module.__file__).parents[2]
     done = subprocess.run(
         command,

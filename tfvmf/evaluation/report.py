@@ -84,14 +84,15 @@ def compare(runs: Sequence[str | pathlib.Path], *, output: str | pathlib.Path = 
         )
     directories, measured, notes = [], [], []
     for place in places:
-        own = [path for path in (place / "eval", place) if _results(path)]
+        own = [path for path in (place / "eval", place) if any(_results(path).values())]
         if not own:
             raise UserError(
                 f"compare={place}: there are no results: `tfvmf evaluate {place}` first"
             )
         # Of results about several checkpoints or data, those with the newest.
-        newest = max(_results(own[0]), key=lambda name: (own[0] / name).stat().st_mtime)
-        about = {k: v for k, v in _results(own[0])[newest].items() if k in _IDENTITY}
+        readable = {name: each for name, each in _results(own[0]).items() if each}
+        newest = max(readable, key=lambda name: (own[0] / name / "results.json").stat().st_mtime)
+        about = {key: value for key, value in readable[newest].items() if key in _IDENTITY}
         found, others = _about(own[0], about)
         directories.append(own[0])
         measured.append(found)

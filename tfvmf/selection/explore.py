@@ -137,7 +137,8 @@ def _page_path(table: pathlib.Path, output: str | os.PathLike[str], rows: int) -
             f"output={path}: {rows:,} images do not fit into one file, {INLINE:,} do: expected the "
             "name of a folder, or a sample with --max_images"
         )
-    if not path.parent.is_dir() or path.is_dir() == (path.suffix == ".html") == path.exists():
+    taken = path.is_dir() if path.suffix == ".html" else path.exists() and not path.is_dir()
+    if taken or not path.parent.is_dir():
         raise UserError(f"output={path}: expected an .html file or a folder, in an existing folder")
     return path
 
@@ -197,6 +198,8 @@ def project(directions: np.ndarray, *, seed: int = 0) -> np.ndarray:
     t-SNE sees up to 10,000 rows, drawn at random. Any others lie at the weighted mean of their
     three nearest among these, nearest in the space of 50 principal components.
     """
+    if not np.ptp(directions, axis=0).any():
+        return np.zeros((len(directions), 2), np.int32)
     rows = np.random.default_rng(seed).permutation(len(directions))
     placed, others = rows[:_LANDMARKS], rows[_LANDMARKS:]
     pca = PCA(min(50, len(placed), directions.shape[1]), random_state=seed).fit(directions[placed])
