@@ -60,7 +60,8 @@ const MANY = 24;  // more classes cannot be told apart by color
 function palette(size) {
   return size <= 10 ? d3.schemeTableau10 : d3.quantize((t) => d3.interpolateRainbow(t), Math.min(size, MANY) + 1).slice(0, -1);
 }
-const ranked = d3.sort(d3.range(V.classes.length), (c) => -(V.class || V.label || []).filter((x) => x === c).length);
+const sizes = d3.rollup(V.class || V.label || [], (rows) => rows.length, (c) => c);
+const ranked = d3.sort(d3.range(V.classes.length), (c) => -(sizes.get(c) || 0));
 const classColors = (() => {
   const shades = palette(V.classes.length), colors = V.classes.map(() => "#9aa4b1");
   (V.classes.length <= MANY ? d3.range(V.classes.length) : ranked.slice(0, MANY)).forEach((c, place) => (colors[c] = shades[place]));
@@ -523,6 +524,7 @@ d3.select(canvas).call(zoom).on("dblclick.zoom", null);
 $("scores").append(...SCORES.map(histogram));
 fields();
 $("decision").hidden = !CONFIDENCE;
+$("undecided").hidden = !!CONFIDENCE;
 if (CONFIDENCE) $("alpha").value = $("alpha_number").value = state.alpha;
 setSort(V.scores.concentration ? "concentration" : SCORES[0] || "", true);
 recolor();
