@@ -7,7 +7,8 @@ import setuptools
 HERE = pathlib.Path(__file__).parent
 
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
-TEST = [*SERVING, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist", "selenium>=4.20"]
+SELECT = ["faiss-cpu>=1.13"]  # neighbors among more than 50,000 rows
+TEST = [*SERVING, *SELECT, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist", "selenium>=4.20"]
 DEV = [*TEST, "import-linter", "mypy", "ruff"]
 
 setuptools.setup(
@@ -48,6 +49,7 @@ setuptools.setup(
         "test": TEST,
         "dev": DEV,
         "serving": SERVING,
+        "select": SELECT,
         "corruptions": ["imagecorruptions"],
         "hub": ["keras-hub>=0.32,<0.33"],
         "bench": ["torch==2.13.0"],  # the opponent of `make bench`

@@ -120,7 +120,6 @@ def test_diverse_stops_when_all_are_near():
 
 
 def test_approximate_answers_are_measured(monkeypatch):
-    pytest.importorskip("faiss")
     rng = np.random.default_rng(3)
     points = directions(3000, 16)
     points[2000:] = points[:1000] + 0.01 * rng.normal(size=(1000, 16))

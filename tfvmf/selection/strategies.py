@@ -66,20 +66,13 @@ def nearest(
 
 
 def nearest_more_certain(
-    directions: np.ndarray,
-    certainty: np.ndarray,
-    *,
-    threshold: float | None = None,
-    note: Note | None = None,
+    directions: np.ndarray, certainty: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each row the nearest among the rows that are more certain; ties count in row order.
 
     Args:
         directions: Unit vectors [N, d].
         certainty: [N].
-        threshold: Where the answer is approximate, `note` is told the recall of neighbors with at
-            least this cosine.
-        note: See `nearest`.
 
     Returns:
         Cosines float32 [N], and their rows int64 [N]. The most certain row has -inf, and itself.
@@ -108,8 +101,6 @@ def nearest_more_certain(
                 cosines[block] = np.where(better, before, cosines[block])
                 places[block] = np.where(better, near, places[block])
             index.add(part)
-        if note:
-            note(_recall(directions, order, cosines, threshold))
     if count:
         cosines[0], places[0] = -np.inf, 0
     result, rows = np.empty_like(cosines), np.empty_like(places)
@@ -140,8 +131,7 @@ def duplicate_groups(
         alone.
     """
     sure = np.zeros(len(directions)) if certainty is None else certainty
-    found = nearest_more_certain(directions, sure, threshold=threshold, note=note)
-    return keepers(directions, *found, sure, threshold)
+    return keepers(directions, *nearest_more_certain(directions, sure), sure, threshold, note=note)
 
 
 def keepers(
@@ -150,6 +140,8 @@ def keepers(
     rows: np.ndarray,
     certainty: np.ndarray,
     threshold: float,
+    *,
+    note: Note | None = None,
 ) -> np.ndarray:
     """`duplicate_groups` from what `nearest_more_certain` returned."""
     kept = np.arange(len(rows))
@@ -158,7 +150,18 @@ def keepers(
         root = kept[rows[row]]
         if root == rows[row] or directions[row] @ directions[root] >= threshold:
             kept[row] = root
+    if note and len(rows) > EXACT:
+        note(_recall(directions, order, cosines[order], threshold))
     return kept
+
+
+def total(directions: np.ndarray) -> np.ndarray:
+    """The sum of all rows [d], in float64."""
+    blocks = _blocks(len(directions), _BLOCK)
+    return sum(
+        (directions[block].sum(axis=0, dtype=np.float64) for block in blocks),
+        np.zeros(directions.shape[1]),
+    )
 
 
 def diverse(
@@ -203,8 +206,8 @@ def diverse(
 
     with Progress(count, unit="image", description="diverse", brief=True) as bar:
         if not len(fresh) and count and size:  # first of all the row next to the mean
-            center = sum(directions[block].sum(axis=0) for block in _blocks(size, _BLOCK))
-            center /= max(float(np.linalg.norm(center)), 1e-12)
+            center = total(directions)
+            center = (center / max(np.linalg.norm(center), 1e-12)).astype(np.float32)
             pick(int((directions @ center + extra).argmax()), -1.0)
             fresh = np.array(picked)
         many = max(2048, size // 100)
@@ -235,7 +238,7 @@ def diverse(
 
 
 def _recall(
-    directions: np.ndarray, order: np.ndarray, cosines: np.ndarray, threshold: float | None
+    directions: np.ndarray, order: np.ndarray, cosines: np.ndarray, threshold: float
 ) -> str:
     """What share of the neighbors was found; `cosines` are in the order of certainty."""
     sample = _sample(len(order))
@@ -246,13 +249,12 @@ def _recall(
         found = directions[order[sample[block]]] @ directions.T
         found[place >= sample[block, None]] = -np.inf
         exact[block] = found.max(axis=1)
-    least = -1.0 if threshold is None else threshold
-    there = exact >= least
-    hit = cosines[sample][there] >= exact[there] - 1e-5
+    there = exact >= threshold
+    hit = cosines[sample][there] >= threshold
     share = f"recall {hit.mean():.4f}" if there.any() else "no recall"
-    what = f"{there.sum():,} neighbors" + ("" if threshold is None else f" above {threshold:g}")
     return (
-        f"neighbors by faiss: {share} of {what} of {len(sample):,} rows that were compared to all"
+        f"neighbors by faiss: {share} of {there.sum():,} rows with a more certain neighbor above "
+        f"{threshold:.4f}, in a sample of {len(sample):,}"
     )
 
 
