@@ -28,7 +28,7 @@ Image embeddings on the sphere that know how sure they are.
 
 MODEL is a run directory, an export or a .keras file. DATA is digits, a TensorFlow data set like
 cifar10, folder:/path or npz:/path. A single argument is DATA for train, the experiment for
-reproduce, the table for select, and MODEL elsewhere; --model and --data name them too.
+reproduce, the table for select and explore, and MODEL elsewhere; --model and --data name them too.
 
   tfvmf VERB --help    flags and examples
   tfvmf --version      version {version}"""
