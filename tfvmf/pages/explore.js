@@ -144,8 +144,8 @@ function draw() {
     pen.strokeStyle = "#111"; pen.lineWidth = 1;
     for (const row of inside) if (state.listed.has(row)) { pen.beginPath(); pen.arc(px(row), py(row), radius + 1.2, 0, 2 * Math.PI); pen.stroke(); }
   }
-  if (view.k > 2 && shown.length <= 160) {  // near enough: pictures with a frame in their color
-    const side = Math.min(64, Math.max(26, 0.42 * Math.sqrt((width * height) / (shown.length + 1))));
+  if (view.k > 2 && shown.length <= 300) {  // near enough: pictures with a frame in their color
+    const side = Math.min(64, Math.max(24, 0.42 * Math.sqrt((width * height) / (shown.length + 1))));
     for (const row of shown) {
       const image = drawable(row);
       if (!image) continue;
