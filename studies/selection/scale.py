@@ -51,9 +51,9 @@ def simulate(folder: pathlib.Path, rows: int, dimension: int) -> None:
     cluster = np.sort(rng.integers(0, CLUSTERS, rows))
     for number in range(CLUSTERS):
         mean = rng.normal(size=dimension)
-        kappa = dimension * rng.uniform(0.5, 8.0)
+        spread = dimension * rng.uniform(0.5, 8.0)
         place = np.flatnonzero(cluster == number)
-        drawn = vonmises_fisher(mean / np.linalg.norm(mean), kappa, seed=rng)
+        drawn = vonmises_fisher(mean / np.linalg.norm(mean), spread, seed=rng)
         values[place] = drawn.rvs(max(len(place), 1))[: len(place)]
     values = values[rng.permutation(rows)]
     copies, originals = np.split(rng.permutation(rows)[: 2 * (rows // 100)], 2)
@@ -106,7 +106,7 @@ def duplicates_recall(folder: pathlib.Path, rows: list[int]) -> str:
     for start in range(0, len(sample), 16):
         part = sample[start : start + 16]
         cosines = values[part] @ values.T
-        cosines[kappa >= kappa[part, None]] = -1
+        cosines[kappa <= kappa[part, None]] = -1
         there[start : start + 16] = cosines.max(axis=1) >= THRESHOLD
     wrong = int((listed & ~there).sum())
     return f"{listed[there].mean():.4f} of {there.sum():,}, {wrong} wrong"

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import zipfile
 
 import numpy as np
@@ -12,7 +13,7 @@ from helpers.commands import run_before_tensorflow
 from PIL import Image
 
 from tfvmf import selection
-from tfvmf.embedding import read_table, table
+from tfvmf.embedding import embed, read_table, table
 from tfvmf.errors import UserError
 from tfvmf.selection import choose
 
@@ -71,7 +72,7 @@ def test_lowest_first(by, column, path, content):
     assert list(chosen.columns["file"]) == [content["file"][row] for row in rows]
     np.testing.assert_array_equal(chosen.columns["score"], values[rows])
     assert chosen.columns["reason"][2] == f"{column} {values[rows[2]]:.4g}: 3 of 119"
-    assert chosen.notes == ["left out 1 rows: broken, or without a finite score"]
+    assert chosen.notes == ["rows left out: 1 broken, or without a finite score"]
     assert chosen.of == ROWS - 1
 
 
@@ -138,7 +139,7 @@ def test_earlier_selections_are_not_chosen_again(path, content, tmp_path):
     assert [*first.rows, *second.rows] == selection.select(
         path, by="diverse", count=20
     ).rows.tolist()
-    assert "left out 10 rows of earlier selections (10 files)" in second.notes
+    assert "rows left out: 10 of 10 files of earlier selections" in second.notes
     copies = selection.select(path, by="duplicates", threshold=0.99)
     copies.write(tmp_path / "copies.csv")
     rest = selection.select(path, by="diverse", count=97, exclude=[tmp_path / "copies.csv"])
@@ -234,6 +235,26 @@ def test_foreign_by_a_reference(tmp_path, capsys):
         )
 
 
+def test_like_any_picture(tmp_path):
+    from helpers.untrained import make_run  # with TensorFlow, which all others do without
+
+    model, folder = make_run(tmp_path / "run"), tmp_path / "images"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        pixels = np.kron(rng.integers(0, 256, (2, 2, 3)), np.ones((8, 8, 1)))
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
+    shutil.copy(folder / "3.png", tmp_path / "other.png")
+    embed(model, folder, tmp_path / "t.parquet")
+    like = str(tmp_path / "other.png")
+    chosen = selection.select(tmp_path / "t.parquet", like=like, model=model, count=2)
+    assert chosen.rows[0] == 3
+    assert chosen.columns["score"][0] == pytest.approx(1, abs=1e-5)
+    np.savez(tmp_path / "t.npz", mean_direction=np.eye(3))
+    with pytest.raises(UserError, match=r"its mean_direction have 8 numbers, those of .* 3"):
+        selection.select(tmp_path / "t.npz", like=like, model=model, count=2)
+
+
 def test_files_are_copied_or_linked(tmp_path):
     (tmp_path / "a").mkdir()
     names = [str(tmp_path / "a" / f"{number}.png") for number in range(12)]
@@ -311,7 +332,7 @@ def test_mistakes_are_one_line_before_tensorflow(path, content, tmp_path):
 
 def test_all_rows_broken_is_one_line(tmp_path):
     np.savez(tmp_path / "t.npz", features=np.full((9, 3), np.nan))
-    with pytest.raises(UserError, match="has 0 rows that can be chosen; left out 9 rows"):
+    with pytest.raises(UserError, match="has 0 rows that can be chosen; rows left out: 9 broken"):
         selection.select(tmp_path / "t.npz", by="diverse", threshold=0.5)
 
 
@@ -319,15 +340,15 @@ def test_vectors_stay_on_disk(tmp_path, monkeypatch):
     """Memory for what is not the vectors: a block of cosines, some rows, names."""
     import tracemalloc
 
-    rows, width = 20_000, 256
+    rows, width = 16_000, 512
     monkeypatch.setattr(choose.strategies, "_CELLS", 1 << 18)
     monkeypatch.setattr(table, "ROWS", 512)
     values = np.random.default_rng(0).normal(size=(rows, width)).astype(np.float32)
     np.savez(tmp_path / "t.npz", features=values)
     tracemalloc.start()
     try:
-        for by in ("diverse", "typical"):
-            selection.select(tmp_path / "t.npz", by=by, count=10)
+        selection.select(tmp_path / "t.npz", by="diverse", count=10)
+        selection.select(tmp_path / "t.npz", like="7", count=10)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -125,9 +125,9 @@ def select(
     needs = like or reference or {*weights} & {*_COSINES}
     if needs and not vectors:
         raise UserError(f"{opened.path} has no column {' or '.join(VECTORS)}: expected vectors")
-    known = () if not reference else _NEEDED["foreign"]
+    known = {*opened.columns, *(["familiarity"] if reference else [])}
     for name in weights:
-        if (column := _NEEDED.get(name, "file")) not in (*opened.columns, known):
+        if (column := _NEEDED.get(name, "file")) not in known:
             hint = ", or --reference=TABLE to fit it to" if name == "foreign" else ""
             raise UserError(
                 f"{opened.path} has no column {column}, which --by={name} needs: it has "
@@ -141,10 +141,9 @@ def select(
             pool.fit(reference, notes)
         free = int(pool.allowed.sum())
         if not free or count > free:
-            raise UserError(
-                f"count={count}: {opened.path} has {free:,} rows that can be chosen"
-                + "".join(f"; {note}" for note in notes)
-            )
+            start = f"count={count}: " if count else ""
+            left_out = "".join(f"; {note}" for note in notes)
+            raise UserError(f"{start}{opened.path} has {free:,} rows that can be chosen{left_out}")
         if like:
             cosines = np.minimum(pool.cosines(like, model, trust_model=trust_model), 1)
             found = _ranked(pool, cosines, "cosine {:.4f}")
@@ -155,11 +154,9 @@ def select(
         elif name == "diverse":
             found = _diverse(pool, count, threshold)
         else:
-            lowest, text = (
-                name in _NEEDED,
-                f"{_NEEDED.get(name, 'mean cosine to 10 nearest')} {{:.4g}}",
-            )
-            found = _ranked(pool, _values(pool, name, notes), text, lowest=lowest)
+            text = f"{_NEEDED.get(name, 'mean cosine to the nearest')} {{:.4g}}"
+            values = _values(pool, name, notes)
+            found = _ranked(pool, values, text, lowest=name in _NEEDED)
         if threshold is not None and (like or "typical" in weights):
             found = found.cut(int((found.scores >= threshold).sum()))
         found = found.cut(count or free)
@@ -233,12 +230,19 @@ class _Pool:
                     lengths = np.linalg.norm(part[vectors].astype(np.float64), axis=1)
                     good &= np.isfinite(lengths) & (lengths > 0)
                 left += int((~good).sum())
-                again = np.array([name in earlier for name in part["file"]], bool) & good
-                excluded += int(again.sum())
-                stays = "diverse" in weights
-                good &= [name not in earlier or (stays and earlier[name]) for name in part["file"]]
-                if vectors:
+                seen = np.array([name in earlier for name in part["file"]], bool) & good
+                excluded += int(seen.sum())
+                # What was chosen before is near to what is chosen next.
+                stays = [
+                    earlier[part["file"][at]] and "diverse" in weights for at in np.where(seen)[0]
+                ]
+                good[seen] = stays
+                if vectors and good.any():
                     unit = part[vectors][good] / lengths[good, None]
+                    if width not in (0, unit.shape[1]):
+                        raise UserError(
+                            f"{table.path}: {vectors} of {width} and {unit.shape[1]} numbers"
+                        )
                     width = unit.shape[1]
                     file.write(np.ascontiguousarray(unit, np.float32).data)
                 part["row"] = np.arange(start, start := start + len(good))
@@ -247,18 +251,18 @@ class _Pool:
         columns = {k: np.concatenate(v) if v else np.zeros(0) for k, v in found.items()}
         self.rows, self.names = columns.pop("row"), columns.pop("file")
         self.scores = columns
-        self.directions = np.zeros((len(self.rows), width), np.float32)
-        if self.directions.size:
-            self.directions = np.memmap(scratch, np.float32, "r", shape=self.directions.shape)
+        self.directions = np.zeros((0, width), np.float32)
+        if width:
+            self.directions = np.memmap(scratch, np.float32, "r", shape=(len(self.rows), width))
         self.allowed = np.array([name not in earlier for name in self.names], bool)
         self.certainty = columns.get("concentration", np.zeros(len(self.rows)))
         if left:
             notes.append(
-                f"left out {left:,} rows: broken, or without a finite {vectors or 'score'}"
+                f"rows left out: {left:,} broken, or without a finite {vectors or 'score'}"
             )
         if earlier:
             notes.append(
-                f"left out {excluded:,} rows of earlier selections ({len(earlier):,} files)"
+                f"rows left out: {excluded:,} of {len(earlier):,} files of earlier selections"
             )
         if "duplicates" in weights and "concentration" not in scores:
             notes.append("no concentration: of duplicates the first row is kept")
@@ -360,7 +364,11 @@ def _duplicates(pool: _Pool, count: int, threshold: float | None, notes: list[st
     directions, sure = pool.directions, pool.certainty
     cosines, near = strategies.nearest_more_certain(directions, sure)
     # A count alone: the cosine that so many rows have to a more certain one.
-    least = float(-np.sort(-cosines)[count - 1]) if threshold is None else threshold
+    least = (
+        float(np.sort(cosines)[-min(count, max(len(sure) - 1, 1))])
+        if threshold is None
+        else threshold
+    )
     kept = strategies.keepers(directions, cosines, near, sure, least, note=notes.append)
     rows = np.flatnonzero(kept != np.arange(len(kept)))
     blocks = np.array_split(rows, 1 + len(rows) // 4096)
