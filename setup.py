@@ -7,7 +7,8 @@ import setuptools
 HERE = pathlib.Path(__file__).parent
 
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
-TEST = [*SERVING, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist"]
+SELECT = ["faiss-cpu>=1.13"]  # neighbors among more than 50,000 rows
+TEST = [*SERVING, *SELECT, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist", "selenium>=4.20"]
 DEV = [*TEST, "import-linter", "mypy", "ruff"]
 
 setuptools.setup(
@@ -19,7 +20,7 @@ setuptools.setup(
     packages=setuptools.find_packages(include=["tfvmf", "tfvmf.*"]),  # with tfvmf/configs
     package_data={
         "tfvmf": [
-            *("py.typed", "evaluation/report.html.j2", "models/allowed_ops.txt", "shipped/**/*"),
+            *("py.typed", "models/allowed_ops.txt", "pages/*", "shipped/**/*"),
         ]
     },
     entry_points={"console_scripts": ["tfvmf = tfvmf.programs:main"]},
@@ -48,6 +49,7 @@ setuptools.setup(
         "test": TEST,
         "dev": DEV,
         "serving": SERVING,
+        "select": SELECT,
         "corruptions": ["imagecorruptions"],
         "hub": ["keras-hub>=0.32,<0.33"],
         "bench": ["torch==2.13.0"],  # the opponent of `make bench`

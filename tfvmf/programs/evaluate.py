@@ -7,9 +7,11 @@
   tfvmf evaluate runs/mine --suite=ood --in_source=cifar10 --ood_sources=cifar100,mnist
   tfvmf evaluate runs/mine --suite=decision --ood_sources=cifar100,mnist --max_error=0.05
   tfvmf evaluate runs/mine --suite=agreement --max_images=1000 --ood_sources=mnist
+  tfvmf evaluate --compare=runs/mine,runs/other
 
 MODEL, or --workdir, is the run; DATA is labeled data to measure it on, the run's own by default.
 MODEL may also be the .keras file of an encoder (`tfvmf export --keras` writes one); then name DATA.
+--compare measures nothing: it puts the results that runs have already on one page, side by side.
 """
 
 import dataclasses
@@ -23,6 +25,7 @@ from tfvmf import evaluation
 from tfvmf.errors import UserError
 from tfvmf.files import beside, find_model, read_text
 from tfvmf.programs import cli
+from tfvmf.progress import printable
 from tfvmf.settings import MAX_PIXELS
 
 ARGUMENTS = ("model", "data")
@@ -64,12 +67,22 @@ FLAGS: cli.Flags = {
         "classified wrongly, like 0.01",
         0,
     ),
+    "compare": ("", "runs whose results are shown side by side, separated by commas"),
     "supervised_workdir": ("", "ood: a run of --method=supervised, for the scores with F_res"),
 }
 
 
 def main(values: flags.FlagValues) -> None:
     """Runs the suites, prints their headlines."""
+    if values.compare:
+        if values.model or values.workdir:
+            given = values.model or values.workdir
+            raise UserError(f"--compare={values.compare}: all runs are named there, not as {given}")
+        from tfvmf.evaluation import report
+
+        page = report.compare(cli.listed(values.compare), output=values.output)
+        print(f"report: {printable(str(page))}")
+        return
     if values.model and values.workdir:
         raise UserError(f"--workdir={values.workdir}: the run is already named, {values.model}")
     # What is misspelled shows before TensorFlow, which takes seconds to import.
