@@ -50,6 +50,7 @@ setuptools.setup(
         "serving": SERVING,
         "corruptions": ["imagecorruptions"],
         "hub": ["keras-hub>=0.32,<0.33"],
+        "ray": ["ray[data]>=2.60,<3"],
         "bench": ["torch==2.13.0"],  # the opponent of `make bench`
     },
 )
