@@ -6,8 +6,9 @@ import setuptools
 
 HERE = pathlib.Path(__file__).parent
 
+RAY = ["ray[data]>=2.60,<3"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
-TEST = [*SERVING, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist"]
+TEST = [*SERVING, *RAY, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist"]
 DEV = [*TEST, "import-linter", "mypy", "ruff"]
 
 setuptools.setup(
@@ -50,7 +51,7 @@ setuptools.setup(
         "serving": SERVING,
         "corruptions": ["imagecorruptions"],
         "hub": ["keras-hub>=0.32,<0.33"],
-        "ray": ["ray[data]>=2.60,<3"],
+        "ray": RAY,
         "bench": ["torch==2.13.0"],  # the opponent of `make bench`
     },
 )

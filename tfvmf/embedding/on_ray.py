@@ -72,7 +72,8 @@ def embed_units(
                 num_gpus=min(1.0, every.get("GPU", 0) / actors),
             )
             blocks = embedded.iter_batches(batch_size=None, batch_format="pyarrow")
-            yield from images.by_unit(units, iter(blocks))
+            found = (block.select(work.schema.names).cast(work.schema) for block in blocks)
+            yield from images.by_unit(units, found, work.schema.empty_table())
 
 
 class _Actor:
@@ -150,6 +151,7 @@ def _connected(address: str) -> Iterator[None]:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     here: dict[str, Any] = {"num_cpus": cores.available(), "object_store_memory": _STORE}
+    # Ray's ports run anybody's code: on loopback only.
     here |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:

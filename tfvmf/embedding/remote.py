@@ -66,13 +66,12 @@ class Records:
         return hashlib.sha256("\0".join([*self.columns, *told]).encode()).hexdigest()[:16]
 
     def by_unit(
-        self, units: Mapping[int, range], blocks: Iterator[pa.Table]
+        self, units: Mapping[int, range], blocks: Iterator[pa.Table], empty: pa.Table
     ) -> Iterator[tuple[int, pa.Table]]:
         """Embedded rows, in order, whose `file` is that of the record, by file and with names."""
-        left, row, empty = iter(units), 0, None
+        left, row = iter(units), 0
         unit = next(left)
         for block in blocks:
-            empty = block[:0]
             for path, group in itertools.groupby(block["file"].to_pylist()):
                 while self._infos[unit].path != path:
                     if not row:  # there are no rows in this file
@@ -83,7 +82,7 @@ class Records:
                 names = [f"{self.uris[unit]}:{row + i}" for i in range(count)]
                 yield unit, part.set_column(0, part.schema.field(0), [names])
                 row += count
-        for unit in left if empty is not None else ():
+        for unit in left if row else units:
             yield unit, empty
 
 
@@ -91,9 +90,10 @@ class Files(local.FileImages):
     """Files by path or URI."""
 
     def by_unit(
-        self, units: Mapping[int, range], blocks: Iterator[pa.Table]
+        self, units: Mapping[int, range], blocks: Iterator[pa.Table], empty: pa.Table
     ) -> Iterator[tuple[int, pa.Table]]:
         """Embedded rows, in order, by unit; checked by their names."""
+        del empty  # no unit is
         rest: Any = ()
         for unit, rows in units.items():
             done = rows.start
