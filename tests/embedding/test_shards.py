@@ -208,7 +208,7 @@ def test_mistakes_in_places(tmp_path):
     for data, column, message in [
         ("parquet:{}/x.parquet", "", "no images in image or bytes or .*columns of bytes: photo"),
         ("parquet:{}/x.parquet", "n", "column=n: .* has no images in n; .* photo"),
-        ("parquet:{}/broken.parquet", "", "broken.parquet cannot be read: Parquet magic bytes"),
+        ("parquet:{}/broken.parquet", "", "broken.parquet cannot be read: Parquet file size"),
         ("parquet:{}/none", "", "there is no such file or folder"),
         ("parquet:", "", "there is no such file or folder"),
         ("parquet:{}/empty", "", "no such files in this folder"),
@@ -260,3 +260,5 @@ def test_rows_that_are_lost_or_doubled_are_noticed(folder):
             list(images.by_unit(units, iter(blocks[:-1]), rows[:0]))
     with pytest.raises(RuntimeError, match="other rows"):
         list(images.by_unit(units, iter([rows[:7], rows[:16]]), rows[:0]))
+    with pytest.raises(RuntimeError, match="more rows"):
+        list(images.by_unit(units, iter([rows, rows[-1:]]), rows[:0]))

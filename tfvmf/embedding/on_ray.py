@@ -6,11 +6,12 @@ elsewhere. Model, tfvmf and files must be at the same place on all machines.
 """
 
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import ray
@@ -18,7 +19,7 @@ import ray.data
 
 from tfvmf import cores
 from tfvmf.embedding import local
-from tfvmf.embedding.remote import Files, Records, file_system, readable
+from tfvmf.embedding.remote import Files, Records, Work, file_system, readable
 from tfvmf.errors import UserError
 from tfvmf.serving import load
 
@@ -26,19 +27,6 @@ _BATCHES = 4  # of one call of an actor
 _BLOCK = 2**24  # bytes of a block on its way, at most, unless one image is larger
 _STORE = 2**29  # bytes of the object store of a Ray that is started here
 _FETCHES = 16  # files that an actor reads from a remote file system at a time
-
-
-class Work(NamedTuple):
-    """What an actor has to know."""
-
-    model: str
-    settings: dict[str, Any]  # for `tfvmf.load`
-    identity: str  # of the model
-    schema: pa.Schema
-    batch_size: int
-    max_pixels: int
-    column: str = ""  # with the images; "" where a row has a path
-    threads: int = 1  # of a forward pass
 
 
 def embed_units(
@@ -55,6 +43,7 @@ def embed_units(
         context.execution_options.preserve_order = True
         context.enable_progress_bars = False
         context.target_max_block_size = _BLOCK
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         with ray.data.DataContext.current(context):
             if isinstance(images, Records):
                 work = work._replace(column=images.columns[0])
@@ -150,13 +139,14 @@ def _connected(address: str) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # else it warns of its own actors
     here: dict[str, Any] = {"num_cpus": cores.available(), "object_store_memory": _STORE}
     # Ray's ports run anybody's code: on loopback only.
     here |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         ray.init(address or "local", **quiet, **({} if address else here))
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # Ray raises this very class, too
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"ray_address={address}: no connection to Ray: {reason}") from error
     try:

@@ -17,7 +17,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +30,19 @@ from tfvmf.errors import UserError
 
 COLUMNS = ("image", "bytes", "image/encoded")  # one of these has the images, unless one is named
 _FILES = {"parquet": re.compile(r"\.parquet$"), "tfrecord": re.compile(r"\.tfrecords?\b")}
+
+
+class Work(NamedTuple):
+    """What an actor has to know."""
+
+    model: str
+    settings: dict[str, Any]  # for `tfvmf.load`
+    identity: str  # of the model
+    schema: pa.Schema
+    batch_size: int
+    max_pixels: int
+    column: str = ""  # with the images; "" where a row has a path
+    threads: int = 1  # of a forward pass
 
 
 class Records:
@@ -104,6 +117,8 @@ class Files(local.FileImages):
                     raise RuntimeError(f"{self.names[done]}: Ray gave other rows than this one")
                 yield unit, block
                 done += len(block)
+        if len(rest) or next(blocks, None) is not None:
+            raise RuntimeError("Ray gave more rows than there are images")
 
 
 def find_images(data: str, split: str, max_pixels: int, *, column: str = "") -> Files | Records:

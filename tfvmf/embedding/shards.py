@@ -120,7 +120,7 @@ def embed_shard(
     )
     if on_ray:
         path = str(pathlib.Path(loaded.path).absolute())
-        work = on_ray.Work(path, settings, plan["model"], schema, batch_size, max_pixels)
+        work = remote.Work(path, settings, plan["model"], schema, batch_size, max_pixels)
         rows = on_ray.embed_units(images, missing, work, actors=actors, address=ray_address)
     total, left = (sum(len(units[unit]) for unit in some) for some in (own, missing))
     bar = Progress(total, initial=total - left, unit="image", description="embedding")
