@@ -123,13 +123,10 @@ def _paths(images: Files, units: Mapping[int, range], rows: int) -> Iterator[pa.
 
 
 def _records(images: Records, units: Mapping[int, range]) -> ray.data.Dataset:
-    uris = [images.uris[unit] for unit in units]
-    if images.kind == "parquet":
-        return ray.data.read_parquet(
-            uris, columns=images.columns, include_paths=True, partitioning=None
-        )
-    every = ray.data.read_tfrecords(uris, include_paths=True)
-    return every.select_columns([*images.columns, "path"])
+    read = ray.data.read_parquet if images.kind == "parquet" else ray.data.read_tfrecords
+    own: dict[str, Any] = {"partitioning": None} if images.kind == "parquet" else {}
+    rows = read([images.uris[unit] for unit in units], include_paths=True, **own)
+    return rows.select_columns([*images.columns, "path"])
 
 
 @contextlib.contextmanager
