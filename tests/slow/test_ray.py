@@ -156,7 +156,7 @@ def actors_of(process):
     found = []
     for child in psutil.Process(process).children(recursive=True):
         try:
-            if "_MapWorker" in " ".join(child.cmdline()):
+            if "MapWorker" in " ".join(child.cmdline()):
                 found.append(child)
         except psutil.Error:
             continue
