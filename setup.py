@@ -6,6 +6,7 @@ import setuptools
 
 HERE = pathlib.Path(__file__).parent
 
+RAY = ["ray[data]>=2.60,<3"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
 SELECT = ["faiss-cpu>=1.13"]  # neighbors among more than 50,000 rows
 TEST = [*SERVING, *SELECT, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist", "selenium>=4.20"]
@@ -52,6 +53,7 @@ setuptools.setup(
         "select": SELECT,
         "corruptions": ["imagecorruptions"],
         "hub": ["keras-hub>=0.32,<0.33"],
+        "ray": RAY,
         "bench": ["torch==2.13.0"],  # the opponent of `make bench`
     },
 )
