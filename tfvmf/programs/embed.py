@@ -4,6 +4,7 @@
   tfvmf embed models/mine FOLDER --output=out.csv --sort=concentration
   tfvmf embed runs/mine mnist --output=out.npz --data_dir=DIR
   tfvmf embed runs/mine one.jpg
+  tfvmf embed models/mine/1/model.onnx FOLDER --output=out.parquet
 
 The table has one row per image: file, error, label, features, mean_direction, concentration and,
 of a model that has them, familiarity, confidence, accept, class and class_probability; the last
@@ -28,7 +29,7 @@ from tfvmf.settings import MAX_PIXELS
 ARGUMENTS = ("model", "data")
 REQUIRED = ("model", "data")
 FLAGS: cli.Flags = {
-    "model": "a run directory, an export or a .keras file; required",
+    "model": "a run directory, an export, or a .keras, .onnx or .tflite file; required",
     "data": "a folder of images, at any depth, an image, or digits, a TFDS name, npz:/path; "
     "required",
     "output": "the file to write: .parquet, .npz, or .csv, which has no vectors",
@@ -47,7 +48,8 @@ def main(values: flags.FlagValues) -> None:
 
     if values.output:
         embedding.check_output(values.output)
-    cli.import_tensorflow()
+    if not values.model.endswith((".onnx", ".tflite")):  # which need no TensorFlow
+        cli.import_tensorflow()
     with tempfile.TemporaryDirectory() as place:
         try:
             done = embedding.embed(

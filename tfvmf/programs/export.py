@@ -1,9 +1,10 @@
-"""Exports a trained run as the next version of a model for TensorFlow Serving.
+"""Exports a trained run as the next version of a model for TensorFlow Serving or other runtimes.
 
   tfvmf export runs/mine --output=models/mine
   tfvmf export runs/mine --output=models/mine --alpha=0.01
   tfvmf export runs/mine --output=models/mine --calibrate_on=folder:/production/sample
   tfvmf export runs/mine --output=models/mine --checkpoint=step-110
+  tfvmf export runs/mine --output=models/mine --format=savedmodel,onnx,litert
 
 Signatures serving_default (uint8 images) and serving_bytes (JPEG or PNG) give mean_direction,
 concentration and features; calibrated, also familiarity, confidence and accept. DATA is the same as
@@ -32,12 +33,20 @@ FLAGS: cli.Flags = {
     ),
     "alpha": (float, "share of images like those of the calibration that may be rejected; 0.05", 0),
     "keras": (False, "also save the encoder for Keras (encoder.keras)"),
+    "format": (
+        "savedmodel",
+        "some of savedmodel, onnx and litert, separated by commas; onnx and litert are compared "
+        "with the SavedModel, and need pip install 'tfvmf[onnx]' and 'tfvmf[litert]'",
+    ),
 }
 
 
 def main(values: flags.FlagValues) -> None:
     """Exports, says what to do next."""
     model = cli.check_run(values.model or cli.DEFAULT_RUN)
+    from tfvmf.serving import formats
+
+    chosen = formats.check_formats(cli.listed(values.format))
 
     cli.import_tensorflow()
     from tfvmf import serving
@@ -57,6 +66,7 @@ def main(values: flags.FlagValues) -> None:
         data_dir=values.data_dir,
         max_pixels=values.max_pixels,
         keras_file=values.keras,
+        format=chosen,
         trust_model=values.trust_model,
     )
     card = serving.read_card(path)
@@ -66,6 +76,20 @@ def main(values: flags.FlagValues) -> None:
     if found := card["calibration"]:
         told = f"{found['images']:,} images of {found['source']}"
         print(f"calibrated on {told}: alpha={found['alpha']:g}")
+    for name, told in card.get("formats", {}).items():
+        by = ", ".join(f"{key} {value:.2g}" for key, value in told["differences"].items())
+        size = "left out" if "refused" in told else f"{told['bytes'] / 1e6:.1f} MB"
+        print(
+            f"{name}: {size}; largest differences from the SavedModel on {told['images']} "
+            f"{told['compared_on']}: {by}"
+        )
+        if "refused" in told:
+            print(f"  {told['refused']}")
+    if "savedmodel" not in chosen:
+        print(f"exported: {path}")
+        (first, *_) = (name for name in card["formats"] if (path / name).exists())
+        print(f"next: tfvmf embed {path / first} FOLDER --output=out.npz")
+        return
     if not (path / "assets.extra" / "tf_serving_warmup_requests").exists():
         print("no warm-up requests: install tensorflow-serving-api and export again to have them")
     print(f"exported: {path} (for TensorFlow Serving {serving.oldest_server(path)} or later)")
