@@ -7,7 +7,9 @@ import setuptools
 HERE = pathlib.Path(__file__).parent
 
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
-TEST = [*SERVING, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist"]
+ONNX = ["onnx>=1.19", "onnxruntime>=1.23", "tf2onnx>=1.17"]
+LITERT = ["ai-edge-litert>=2.1"]
+TEST = [*SERVING, *ONNX, *LITERT, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist"]
 DEV = [*TEST, "import-linter", "mypy", "ruff"]
 
 setuptools.setup(
@@ -48,6 +50,8 @@ setuptools.setup(
         "test": TEST,
         "dev": DEV,
         "serving": SERVING,
+        "onnx": ONNX,
+        "litert": LITERT,
         "corruptions": ["imagecorruptions"],
         "hub": ["keras-hub>=0.32,<0.33"],
         "bench": ["torch==2.13.0"],  # the opponent of `make bench`

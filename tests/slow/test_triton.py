@@ -11,18 +11,17 @@ import os
 import pathlib
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import sysconfig
 import time
 import urllib.request
 import venv
-import zlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.pictures import huge_png
 from helpers.untrained import make_run
 from PIL import Image
 
@@ -39,21 +38,6 @@ def encoded(image, kind):
     file = io.BytesIO()
     Image.fromarray(image).save(file, kind)
     return file.getvalue()
-
-
-def huge_png(side):
-    """A valid PNG of side x side black pixels, about a megabyte, made without the pixels."""
-
-    def chunk(name, content):
-        return struct.pack(">I", len(content)) + name + content + struct.pack(
-            ">I", zlib.crc32(name + content)
-        )  # fmt: skip
-
-    packer, rows = zlib.compressobj(1), bytes(100 * (side + 1))
-    packed = b"".join(packer.compress(rows) for _ in range(side // 100)) + packer.flush()
-    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
-    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + chunks
 
 
 @pytest.fixture(scope="module")
