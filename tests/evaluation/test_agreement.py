@@ -9,7 +9,8 @@ from helpers.untrained import make_run
 from sklearn.metrics import roc_auc_score
 
 from tfvmf import evaluation
-from tfvmf.data.corruptions import CORRUPTIONS, corrupt
+from tfvmf.data.corruptions import CORRUPTIONS
+from tfvmf.data.corruptions.corrupted import open_corrupted
 from tfvmf.evaluation import Options
 from tfvmf.evaluation.suites.agreement import compare, scale_words
 from tfvmf.methods import build_method
@@ -63,7 +64,7 @@ def pair(run):
 def test_the_error_is_that_of_numpy(run, results, pair):
     sample = run.sample(IMAGES).test
     clean = sample.images()
-    damaged = corrupt(clean, "fog", 3, indices=sample.indices)
+    damaged = open_corrupted(sample).read("fog", 3, 0, IMAGES)
     for images, entry in ((clean, results["clean"]), (damaged, results["calibration"]["fog"][2])):
         kappa, cosine = pair(images)
         assert entry["error"] == pytest.approx(np.abs(kappa / 2 - cosine).mean(), abs=1e-6)

@@ -63,7 +63,7 @@ def expected_features(cnn, images):
 def test_features_and_directions_are_those_of_the_model(cnn, workdir):
     run = evaluation.subject_from_run(workdir)
     features = expected_features(cnn, run.test.images(0, 20))
-    found = run.embed(run.test, limit=20)
+    found = run.embed(run.test.subset(np.arange(20)))
     np.testing.assert_allclose(found["features"], features, rtol=1e-4, atol=1e-5)
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     np.testing.assert_allclose(found["mean_direction"], unit, rtol=1e-4, atol=1e-5)
@@ -118,7 +118,7 @@ def test_it_is_exported(request, name, tmp_path):
     path = serving.export_model(workdir, tmp_path)
     run = evaluation.subject_from_run(workdir)
     served = serving.load(path).embed(run.test.images(0, 10))
-    for name, value in run.embed(run.test, limit=10).items():
+    for name, value in run.embed(run.test.subset(np.arange(10))).items():
         np.testing.assert_allclose(served[name], value, rtol=1e-3, atol=1e-4)
 
 
@@ -128,7 +128,9 @@ def test_a_keras_encoder_is_exported_for_keras_too(keras_run, saved_run, tmp_pat
     encoder = keras.saving.load_model(path / "assets.extra" / "encoder.keras")
     run = evaluation.subject_from_run(keras_run)
     kappa = encoder(run.test.images(0, 10) / np.float32(255))["concentration"]
-    np.testing.assert_allclose(kappa, run.embed(run.test, limit=10)["concentration"], rtol=1e-4)
+    np.testing.assert_allclose(
+        kappa, run.embed(run.test.subset(np.arange(10)))["concentration"], rtol=1e-4
+    )
     with pytest.raises(UserError, match="keras_file"):
         serving.export_model(saved_run, tmp_path / "saved", keras_file=True)
 

@@ -23,7 +23,7 @@ def encoder(tmp_path_factory):
 
 def outputs(workdir):
     run = evaluation.subject_from_run(workdir)
-    return run, run.embed(run.test, limit=40)
+    return run, run.embed(run.test.subset(np.arange(40)))
 
 
 @pytest.mark.parametrize(("levels", "views"), [("last", "augment"), ("all", "wide")])

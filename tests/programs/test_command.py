@@ -267,6 +267,7 @@ def test_a_config_file_that_invents_settings_is_refused(tmp_path, capsys):
 def test_train_data(typed, source, workdir, monkeypatch, capsys):
     called = {}
     monkeypatch.setattr(training, "share_cores", lambda config: None)
+    monkeypatch.setattr(posthoc, "fit_judge", lambda place: None)
     monkeypatch.setattr(
         training, "train", lambda config, place, **kw: called.update(config=config, place=place)
     )
@@ -286,6 +287,7 @@ def test_train_data(typed, source, workdir, monkeypatch, capsys):
 
 def test_train_says_how_to_get_the_same_bits_without_measuring(monkeypatch, capsys):
     monkeypatch.setattr(training, "share_cores", lambda config: None)
+    monkeypatch.setattr(posthoc, "fit_judge", lambda place: None)
     monkeypatch.setattr(training, "train", lambda *args, command, **kw: print(command(18)))
     typed = ["--config=mnist", "folder:/my photos", "--config.minutes=60", "--strict"]
     assert main(["train", *typed, "--config.model.width=8", "--workdir=w"]) == 0

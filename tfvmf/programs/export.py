@@ -15,6 +15,7 @@ import shlex
 
 from absl import flags
 
+from tfvmf.errors import UserError
 from tfvmf.programs import cli
 
 ARGUMENTS = ("model", "data")
@@ -43,6 +44,8 @@ FLAGS: cli.Flags = {
 
 def main(values: flags.FlagValues) -> None:
     """Exports, says what to do next."""
+    if values.alpha is not None and not 0.0 < values.alpha < 1.0:
+        raise UserError(f"--alpha={values.alpha}: expected a share between 0 and 1, like 0.05")
     model = cli.check_run(values.model or cli.DEFAULT_RUN)
     from tfvmf.serving import formats
 
