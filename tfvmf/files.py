@@ -12,12 +12,19 @@ import shutil
 import socket
 import stat
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tfvmf.errors import UserError
 
+if TYPE_CHECKING:
+    import numpy as np
+
 Path = str | os.PathLike[str]
+
+SHIPPED = pathlib.Path(__file__).parent / "shipped"  # models that come with the package
 
 _FULL = [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
 _REFUSED = [
@@ -28,6 +35,23 @@ _REFUSED = [
     )
 ]
 _ELSEWHERE = "choose another place"
+
+
+def shipped_models() -> list[str]:
+    """The names of the models that come with the package."""
+    return sorted(entry.name for entry in SHIPPED.glob("*/")) if SHIPPED.is_dir() else []
+
+
+def find_model(model: Path) -> pathlib.Path:
+    """The path of a model, or of the shipped one of this name; a path that exists wins."""
+    path = pathlib.Path(model).expanduser()
+    named = not path.exists() and os.fspath(model) in shipped_models()
+    return SHIPPED / path if named else path
+
+
+def beside(model: pathlib.Path) -> pathlib.Path:
+    """Where results about a run go: the run itself, or `runs/NAME` of a shipped one."""
+    return pathlib.Path("runs", model.name) if model.parent == SHIPPED else model
 
 
 @contextlib.contextmanager
@@ -159,6 +183,28 @@ def literal(directory: Path) -> Iterator[str]:
         link = os.path.join(place, "link")
         os.symlink(directory, link)
         yield link
+
+
+@contextlib.contextmanager
+def arrays(path: Path) -> Iterator[dict[str, "np.ndarray"]]:
+    """The plain arrays of an .npz file; what is wrong with it, or with what they hold, is one line.
+
+    Errors of the block that looks at them count.
+    """
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            found = dict(archive)
+        yield found
+    except (
+        *(OSError, ValueError, KeyError, TypeError, IndexError, EOFError, RuntimeError),
+        *(zipfile.BadZipFile, zlib.error),
+    ) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(
+            f"{os.fspath(path)} was not written by tfvmf, or is damaged: {reason}"
+        ) from error
 
 
 def copy(source: Path, target: Path) -> None:

@@ -1,5 +1,6 @@
 import contextlib
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -297,3 +298,48 @@ def test_facts_that_cannot_be_meant(tmp_path, facts):
     run_directory.write_or_check_config(tmp_path, tiny_config(), facts)
     with pytest.raises(UserError, match=r"config\.json is damaged"):
         run_directory.read(tmp_path)
+
+
+def test_packed_weights_stand_for_a_checkpoint(tmp_path, rng):
+    workdir = make_run(tmp_path / "run", method="simsiam_vmf")
+    _, method, step = training.load_method(workdir)
+    images = rng.random((20, 16, 16, 3)).astype(np.float32)
+    expected = method.encoder(images)
+    place = tmp_path / "packed"
+    checkpoints.pack(place, method, step)
+    shutil.copy(workdir / "config.json", place)
+    _, packed, found = training.load_method(place)
+    assert found == step
+    for name, values in packed.encoder(images).items():
+        np.testing.assert_allclose(values, expected[name], rtol=2e-3, atol=1e-3)
+    for ours, theirs in zip(method.encoder.variables, packed.encoder.variables, strict=True):
+        if len(ours.shape) <= 1:
+            np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+        else:  # float16
+            np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=2**-11, atol=1e-7)
+    checkpoints.pack(place, method, step, bits=6)
+    _, coarse, _ = training.load_method(place)
+    largest = max(method.encoder.variables, key=lambda each: math.prod(each.shape)).path
+    pairs = [
+        (m, c) for m, c in zip(method.encoder.variables, coarse.encoder.variables, strict=True)
+    ]
+    ours, theirs = next((m.numpy(), c.numpy()) for m, c in pairs if m.path == largest)
+    np.testing.assert_allclose(ours, theirs, rtol=2**-7 + 2**-10, atol=1e-6)
+    assert not (ours == theirs).all()
+
+
+def test_damaged_packed_weights_are_one_line(tmp_path):
+    workdir = make_run(tmp_path / "run")
+    _, method, step = training.load_method(workdir)
+    other = make_run(tmp_path / "other", **{"model.dimension": 5})
+    shutil.rmtree(other / "checkpoints")
+    checkpoints.pack(other, method, step)
+    with pytest.raises(
+        UserError, match=r"weights\.npz .* damaged: it holds the weights of another"
+    ):
+        training.load_method(other)
+    whole = (other / "weights.npz").read_bytes()
+    for cut in (0, 100, len(whole) // 2):
+        (other / "weights.npz").write_bytes(whole[:cut])
+        with pytest.raises(UserError, match="damaged"):
+            training.load_method(other)

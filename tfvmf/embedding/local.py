@@ -157,6 +157,9 @@ def embed(
                 max_pixels=max_pixels,
             )
         )
+        # An empty batch tells the columns.
+        outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
+        schema = table.table_schema(outputs, labels=images.labels is not None)
         plan = {
             "model": _identity(loaded),
             "data": os.fspath(data),
@@ -165,12 +168,10 @@ def embed(
             "contents": images.identity(),
             "max_pixels": max_pixels,
             "part_rows": PART_ROWS,
+            "columns": schema.names,
             "tfvmf": tfvmf.__version__,
         }
         _check_plan(parts, plan, output, restart=restart)
-        # An empty batch tells the columns.
-        outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
-        schema = table.table_schema(outputs, labels=images.labels is not None)
         _write_parts(parts, images, loaded, schema, batch_size)
         calibration = loaded.card.get("calibration")
         result = _join(parts, images, output, schema, calibration, sort=bool(sort))

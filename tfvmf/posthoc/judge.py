@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import os
 import pathlib
-import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -199,9 +198,7 @@ def load(workdir: str | os.PathLike[str], *, step: int | None = None) -> Judge |
     path = pathlib.Path(workdir).expanduser() / FILE
     if not path.is_file():
         return None
-    try:
-        with np.load(path, allow_pickle=False) as found:
-            values = dict(found)
+    with files.arrays(path) as values:
         parts: dict[str, Any] = {
             part: kind(
                 **{
@@ -217,8 +214,6 @@ def load(workdir: str | os.PathLike[str], *, step: int | None = None) -> Judge |
             source=str(values["source"]),
             images=int(values["images"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} was not written by tfvmf, or is damaged: {error}") from error
     return judge if step in (None, judge.step) else None
 
 

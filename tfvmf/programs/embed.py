@@ -29,7 +29,8 @@ from tfvmf.settings import MAX_PIXELS
 ARGUMENTS = ("model", "data")
 REQUIRED = ("model", "data")
 FLAGS: cli.Flags = {
-    "model": "a run directory, an export, or a .keras, .onnx or .tflite file; required",
+    "model": "a run directory, an export, a .keras, .onnx or .tflite file, or a shipped name "
+    "(cifar10); required",
     "data": "a folder of images, at any depth, an image, or digits, a TFDS name, npz:/path; "
     "required",
     "output": "the file to write: .parquet, .npz, or .csv, which has no vectors",

@@ -20,14 +20,15 @@ from absl import flags
 
 from tfvmf import evaluation
 from tfvmf.errors import UserError
-from tfvmf.files import read_text
+from tfvmf.files import beside, find_model, read_text
 from tfvmf.programs import cli
 from tfvmf.settings import MAX_PIXELS
 
 ARGUMENTS = ("model", "data")
 _ASKED = "; ".join(f"{name}: {suite.question}" for name, suite in evaluation.SUITES.items())
 FLAGS: cli.Flags = {
-    "model": "directory of a trained run, as --workdir, or the .keras file of an encoder",
+    "model": "directory of a trained run, as --workdir, a shipped name, or the .keras file of an "
+    "encoder",
     "workdir": f"directory of a trained run; {cli.DEFAULT_RUN} by default",
     "data": "labeled data to measure on; what the run is judged on by default",
     "output": "directory of the results; <run>/eval by default, <run>/eval-<data> with DATA",
@@ -68,7 +69,7 @@ def main(values: flags.FlagValues) -> None:
         ood_sources=cli.listed(values.ood_sources),
     )
     cli.import_tensorflow()
-    subject = _load(values, pathlib.Path(values.model or values.workdir or cli.DEFAULT_RUN))
+    subject = _load(values, find_model(values.model or values.workdir or cli.DEFAULT_RUN))
     options = dataclasses.replace(options, supervised=_load_supervised(values))
     evaluation.evaluate(subject, values.suite, options)
 
@@ -91,14 +92,14 @@ def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
             config, _ = training.run_directory.read(model)
             own = values.data or config.data.eval_source or config.data.source
             cli.download(values, [own, *further], data_dir=config.data.data_dir)
-        own_results = model / (f"eval-{cli.short_name(values.data)}" if values.data else "eval")
+        named = f"eval-{cli.short_name(values.data)}" if values.data else "eval"
         return evaluation.subject_from_run(
             model,
             checkpoint=values.checkpoint,
             data=values.data,
             data_dir=values.data_dir,
             max_pixels=values.max_pixels,
-            directory=values.output or own_results,
+            directory=values.output or beside(model) / named,
             trust_model=values.trust_model,
         )
     loaded = tfvmf.load(model, trust_model=values.trust_model)

@@ -18,12 +18,12 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tfvmf import posthoc, training
 from tfvmf.data import Source
 from tfvmf.errors import UserError
-from tfvmf.files import literal, scratch, write_json, write_text
+from tfvmf.files import find_model, literal, scratch, write_json, write_text
 from tfvmf.models.backbones import resources
 from tfvmf.models.saved_model import refused_ops
 from tfvmf.posthoc.judge import make_judge, refuse_overlap
 from tfvmf.serving import formats
-from tfvmf.serving.loader import CARD_FILE, load_run, run_card, versions
+from tfvmf.serving.loader import CARD_FILE, load_run, run_card, to_numpy, versions
 from tfvmf.serving.signatures import build_portable, build_signatures, feature_signatures
 
 MODEL_NAME = "tfvmf"
@@ -72,12 +72,13 @@ def export_model(
     max_pixels: int = 0,
     keras_file: bool = False,
     format: Sequence[str] = ("savedmodel",),
+    with_probe: bool = False,
     trust_model: bool = False,
 ) -> pathlib.Path:
     """Writes the next version of a served model.
 
     Args:
-        model: The directory of a trained run.
+        model: The directory of a trained run, or the name of a shipped one.
         output: Directory of versions: gets `<version>/`, and `models.config` and
             `batching_parameters.txt` when it has none. A version appears when it is complete.
         checkpoint: One of the run's checkpoints; the newest by default.
@@ -92,13 +93,15 @@ def export_model(
         keras_file: Also save the encoder for Keras, as `assets.extra/encoder.keras`.
         format: Some of `savedmodel`, `onnx` (model.onnx) and `litert` (model.tflite, and
             model_float16.tflite where it is as good), each compared with the SavedModel first.
+        with_probe: Also serve `class` and `class_probability`, by the linear probe that
+            `tfvmf evaluate` keeps in the run.
         trust_model: See `tfvmf.load`.
 
     Returns:
         The directory of the new version.
     """
     format = formats.check_formats(format)
-    model, output = pathlib.Path(model).expanduser(), pathlib.Path(output).expanduser()
+    model, output = find_model(model), pathlib.Path(output).expanduser()
     if alpha is not None and not 0.0 < alpha < 1.0:
         raise UserError(f"alpha={alpha}: expected a share between 0 and 1, like 0.05")
     if output.exists() and not output.is_dir():
@@ -127,13 +130,19 @@ def export_model(
         judge = judge.at(alpha)
     elif alpha is not None:
         raise UserError(f"alpha={alpha}: {model} was not calibrated: use calibrate_on=DATA")
-    card["calibration"] = judge and judge.describe()
+    probe = None
+    if with_probe:
+        try:
+            probe = posthoc.require_probe(model, step=step)
+        except UserError as error:
+            raise UserError(f"with_probe=True: {error}") from error
+    card |= {"calibration": judge and judge.describe(), "classes": probe and probe.describe()}
 
     size = config.data.image_size
     if method.takes == "features":  # a head alone
         signatures = feature_signatures(method.encoder)
     else:
-        signatures = build_signatures(method.encoder, image_size=size, judge=judge)
+        signatures = build_signatures(method.encoder, image_size=size, judge=judge, probe=probe)
     module = tf.Module()
     # What the functions read must be reachable from what is saved: the weights, and nothing else.
     module.weights = [variable.value for variable in method.encoder.variables]
@@ -143,7 +152,7 @@ def export_model(
         tf.saved_model.save(module, str(written), signatures=signatures)
         _check(written, method.encoder, size)
         if others := [name for name in format if name != "savedmodel"]:
-            portable = build_portable(method.encoder, image_size=size, judge=judge)
+            portable = build_portable(method.encoder, image_size=size, judge=judge, probe=probe)
             files = [
                 file for n in others for file in formats.write(n, portable, module, place, card)
             ]
@@ -197,7 +206,7 @@ def _verified(
 
     def reference(batch: np.ndarray) -> dict[str, np.ndarray]:
         outputs = loaded.signatures["serving_default"](images=tf.constant(batch))
-        return {name: value.numpy() for name, value in outputs.items()}
+        return {name: to_numpy(value) for name, value in outputs.items()}
 
     told: dict[str, dict[str, Any]] = {}
     for file in files:

@@ -138,8 +138,8 @@ def open_file(path: pathlib.Path) -> tuple[dict[str, Any], Serve]:
         count = len(images)
         pixels = resize_images(images, size) if count else np.zeros((1, size, size, 3), np.uint8)
         outputs = {name: value[:count] for name, value in run(pixels).items()}
-        if names := card.get("classes"):  # an index in the file: not every runtime has strings
-            outputs["class"] = np.array(names, object)[outputs["class"]]
+        if classes := card.get("classes"):  # an index in the file: not every runtime has strings
+            outputs["class"] = np.array(classes["names"], object)[outputs["class"]]
         return outputs
 
     return card, serve

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import tfvmf
+from tfvmf import files
 from tfvmf.data import Source
 from tfvmf.data.images import raise_all, read_image, resize_image, run_all
 from tfvmf.errors import UserError
-from tfvmf.files import read_text
+from tfvmf.files import find_model, read_text, shipped_models
 from tfvmf.lazy import lazy_import
 from tfvmf.progress import Progress
 from tfvmf.serving import formats
@@ -44,10 +45,7 @@ Embeddings = dict[str, np.ndarray]
 Card = dict[str, Any]
 
 CARD_FILE = "assets.extra/tfvmf.json"  # in the directory of an exported version
-# Models that come with the package: `<name>/` is a run or an export, and `<name>/card.json` says
-# more about it. A path that exists wins over a name.
-SHIPPED = pathlib.Path(tfvmf.__file__).parent / "shipped"
-SHIPPED_CARD = "card.json"
+SHIPPED_CARD = "card.json"  # in the directory of a shipped model: what else is known about it
 
 
 class EmbeddingModel:
@@ -58,9 +56,9 @@ class EmbeddingModel:
     Attributes:
         path: The run directory, the directory of the exported version, or the file.
         card: `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features`
-            (f), `calibration`, and the versions of `tfvmf` and `tensorflow`: those that wrote an
-            export, and for a run those of this process. None stands for what a file does not tell.
-            Of a shipped model also what its `card.json` says.
+            (f), `calibration`, `classes` (of its probe), and the versions of `tfvmf` and
+            `tensorflow`: those that wrote an export, and for a run those of this process. None
+            stands for what a file does not tell. Of a shipped model also what its `card.json` says.
     """
 
     def __init__(
@@ -108,7 +106,8 @@ class EmbeddingModel:
 
         Returns:
             NumPy arrays `mean_direction` [N, d], `concentration` [N], `features` [N, f] and, when
-            the model was calibrated, `familiarity` [N], `confidence` [N] and `accept` [N].
+            the model was calibrated, `familiarity` [N], `confidence` [N] and `accept` [N]; with a
+            probe, `class` (str) [N] and `class_probability` [N].
 
         Raises:
             UserError: An image cannot be read; the message names it.
@@ -182,46 +181,46 @@ def load(
     Raises:
         UserError: There is no model, or it is damaged, of another kind or not to be trusted.
     """
-    name, checkpoint = os.fspath(model), os.fspath(checkpoint)
-    path = pathlib.Path(name).expanduser()
-    if not path.exists() and name in shipped_models():
-        loaded = load(SHIPPED / name, checkpoint=checkpoint, trust_model=trust_model)
-        loaded.card |= json.loads(read_text(SHIPPED / name / SHIPPED_CARD) or "{}")
-        return loaded
+    path, checkpoint = find_model(model), os.fspath(checkpoint)
+    loaded = _open(path, checkpoint, image_size, trust_model=trust_model)
+    if path.parent == files.SHIPPED:
+        loaded.card |= json.loads(read_text(path / SHIPPED_CARD) or "{}")
+    return loaded
+
+
+def _open(
+    path: pathlib.Path, checkpoint: str, image_size: int | None, *, trust_model: bool
+) -> EmbeddingModel:
+    """The model at a path, whatever it is."""
     is_run = read_text(path / "config.json") is not None
     if not path.exists():
         raise UserError(
-            f"{name}: there is no such file or directory; expected a run directory, an export, a "
+            f"{path}: there is no such file or directory; expected a run directory, an export, a "
             ".keras, .onnx or .tflite file or a shipped model "
             f"({', '.join(shipped_models()) or 'there is none'})"
         )
     if checkpoint and not is_run:
         raise UserError(f"checkpoint={checkpoint}: {path} is not a run directory")
-    if image_size is not None and (path.is_dir() or image_size < 1):
+    if image_size is not None and (path.suffix != ".keras" or image_size < 1):
         raise UserError(f"image_size={image_size}: only for .keras files, and at least 1")
     if is_run:
         return _open_run(path, checkpoint, trust_model=trust_model)
     if path.suffix == ".keras":
         return _open_keras(path, image_size)
-    if path.suffix in formats.OPEN and path.is_file():
-        return EmbeddingModel(path, *formats.open_file(path))
     known = versions(path)
     if known and not (path / "saved_model.pb").is_file():
         path = path / str(known[-1])
-    files = [path / name for names in formats.FILES.values() for name in names]
-    if not (path / "saved_model.pb").is_file() and (there := [f for f in files if f.is_file()]):
-        return load(there[0])  # an export for other runtimes alone
+    if not (path / "saved_model.pb").is_file():  # an export may be for other runtimes alone
+        named = [path / name for names in formats.FILES.values() for name in names]
+        path = next((file for file in named if file.is_file()), path)
+    if path.suffix in formats.OPEN and path.is_file():
+        return EmbeddingModel(path, *formats.open_file(path))
     if known or (path / "saved_model.pb").is_file():
         return _open_export(path, trust_model=trust_model)
     raise UserError(
         f"{path} is neither a run directory (no config.json), an export (no saved_model.pb, no "
         "numbered versions) nor a .keras, .onnx or .tflite file"
     )
-
-
-def shipped_models() -> list[str]:
-    """The names of the models that come with the package."""
-    return sorted(entry.name for entry in SHIPPED.glob("*/")) if SHIPPED.is_dir() else []
 
 
 def load_run(
@@ -255,9 +254,9 @@ def run_card(config: "ml_collections.ConfigDict", method: "Method", step: int) -
 
 def _card(outputs: dict[str, Any], **known: Any) -> Card:
     sizes = {"dimension": "mean_direction", "features": "features"}
-    unknown = ("run", "method", "step", "image_size", "calibration", "tfvmf", "tensorflow")
+    unknown = ("run", "method", "step", "image_size", "calibration", "classes")
     found = {key: outputs[name].shape[-1] for key, name in sizes.items()}
-    return {**dict.fromkeys(unknown), **found, **known}
+    return {**dict.fromkeys((*unknown, "tfvmf", "tensorflow")), **found, **known}
 
 
 def read_card(version: str | os.PathLike[str]) -> Card:
@@ -287,9 +286,10 @@ def _open_run(path: pathlib.Path, checkpoint: str, *, trust_model: bool) -> Embe
         raise UserError(
             f"{path} is a head that was fitted to features, without an encoder: it takes no images"
         )
-    judge = posthoc.load(path, step=step)
-    card["calibration"] = judge and judge.describe()
-    serve = signatures.build_signatures(method.encoder, image_size=card["image_size"], judge=judge)
+    judge, probe = posthoc.load(path, step=step), posthoc.load_probe(path, step=step)
+    card |= {"calibration": judge and judge.describe(), "classes": probe and probe.describe()}
+    size = card["image_size"]
+    serve = signatures.build_signatures(method.encoder, image_size=size, judge=judge, probe=probe)
     return EmbeddingModel(path, card, _arrays(serve["serving_default"]), encoder=method.encoder)
 
 
@@ -311,7 +311,7 @@ def _arrays(signature: Callable[..., Any]) -> Callable[[np.ndarray], Embeddings]
 
     def serve(images: np.ndarray) -> Embeddings:
         outputs = signature(images=tf.constant(images, tf.uint8))
-        return {name: value.numpy() for name, value in outputs.items()}
+        return {name: to_numpy(value) for name, value in outputs.items()}
 
     return serve
 
@@ -358,6 +358,13 @@ def _read(image: Image, size: int, max_pixels: int, name: str) -> np.ndarray:
     if image.dtype != np.uint8 or not (color or image.ndim == 2) or 0 in image.shape:
         raise UserError(_wrong(name, image, "[H, W, 3] or [H, W]"))
     return resize_image(image, size)
+
+
+def to_numpy(values: "tf.Tensor") -> np.ndarray:
+    """Texts as str, not as bytes."""
+    if values.dtype != tf.string:
+        return values.numpy()
+    return np.array([text.decode() for text in values.numpy()], object)
 
 
 def _wrong(name: str, image: np.ndarray, shape: str) -> str:
