@@ -24,7 +24,7 @@ Image embeddings on the sphere that know how sure they are.
 
 {verbs}
 
-MODEL is a run directory, an export or a .keras file. DATA is digits, a TensorFlow data set like
+MODEL is a run directory, an export, a .keras or .onnx file. DATA is digits, a TensorFlow data set like
 cifar10, folder:/path or npz:/path. A single argument is DATA for train, the experiment for
 reproduce, and MODEL elsewhere; --model and --data name them too.
 
