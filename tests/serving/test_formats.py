@@ -117,42 +117,68 @@ def test_embed_needs_no_tensorflow_and_starts_quickly(version, digits, tmp_path)
         np.testing.assert_allclose(ours[name], theirs[name], atol=1e-5, rtol=1e-5)
 
 
-def test_differences_are_told_and_float16_is_left_out_where_they_are_large(
+def test_float16_is_left_out_where_it_differs_and_images_are_generated_without_data(
     exported, tmp_path, monkeypatch, capsys
 ):
+    def gone(config):
+        raise UserError("there is no such folder")
+
+    monkeypatch.setattr("tfvmf.training.load_reserve", gone)
     monkeypatch.setattr(formats, "KAPPA", 1e-5)
-    command = ["export", str(exported.workdir), f"--output={tmp_path}", "--format=litert,onnx"]
+    command = ["export", str(exported.workdir), f"--output={tmp_path}", "--format=litert"]
     assert programs.main(command) == 0
     told, card = capsys.readouterr().out, serving.read_card(tmp_path / "1")
     assert "docker" not in told
     assert f"next: tfvmf embed {tmp_path}/1/model.tflite" in told
-    for name in FILES:
-        assert f"{name}: " in told
+    for name in FILES[1:]:
         about = card["formats"][name]
         assert about["images"] == 200
+        assert about["compared_on"] == "generated images"
         assert about["differences"]["concentration"] < 1e-3
         assert ("refused" in about) == ("float16" in name)
     assert "model_float16.tflite: left out" in told
     files = {path.name for path in (tmp_path / "1").iterdir()}
-    assert files == {"model.onnx", "model.tflite", "assets.extra"}  # and no SavedModel
-    assert tfvmf.load(tmp_path).path.name == "model.onnx"
+    assert files == {"model.tflite", "assets.extra"}  # and no SavedModel
+    assert tfvmf.load(tmp_path).path.name == "model.tflite"
     assert not (tmp_path / "models.config").exists()
 
 
-def test_a_file_that_differs_is_not_published(exported, tmp_path, monkeypatch):
-    opened = formats.open_file
+def test_differences_are_told(version):
+    told = serving.read_card(version)["formats"]
+    assert set(told) == set(FILES)
+    for about in told.values():
+        assert about["compared_on"] == "images of digits (train)"
+        assert 0 < about["bytes"] < 1e6
+        assert set(about["differences"]) >= {"concentration", "cosine", "confidence", "accept"}
 
+
+def test_a_file_that_differs_is_not_published(exported, version, tmp_path, monkeypatch):
     def shifted(path):
-        card, serve = opened(path)
-        return card, lambda images: {
-            **serve(images),
-            "concentration": serve(images)["features"][:, 0],
-        }
+        card, serve = opened(version / "model.onnx")
 
+        def served(images):
+            outputs = serve(images)
+            return {**outputs, "concentration": outputs["concentration"] + 0.01}
+
+        return card, served
+
+    def write(name, portable, module, directory, card):
+        (directory / "model.onnx").write_bytes(b"")
+        return [directory / "model.onnx"]
+
+    opened = formats.open_file
     monkeypatch.setattr(formats, "open_file", shifted)
+    monkeypatch.setattr(formats, "write", write)
     with pytest.raises(UserError, match=r"model.onnx is not as the SavedModel on images of digits"):
         serving.export_model(exported.workdir, tmp_path, format=("savedmodel", "onnx"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_generated_images_are_varied_and_the_same_each_time():
+    images = formats.generated_images(16, 20)
+    assert images.shape == (20, 16, 16, 3)
+    np.testing.assert_array_equal(images, formats.generated_images(16, 20))
+    assert images.std(axis=(1, 2, 3))[:-4].min() > 1
 
 
 def test_limits_are_those_of_kappa_cosine_and_ranks(rng):
@@ -188,20 +214,6 @@ def test_limits_are_those_of_kappa_cosine_and_ranks(rng):
     assert differences(accept=np.arange(100) > 7)["accept"] == 2
     broken = np.where(np.arange(100) == 3, np.nan, kappa)
     assert differences(concentration=broken)["concentration"] == np.inf
-
-
-def test_without_data_at_hand_images_are_generated(exported, tmp_path, monkeypatch):
-    def gone(config):
-        raise UserError("there is no such folder")
-
-    monkeypatch.setattr("tfvmf.training.load_reserve", gone)
-    path = serving.export_model(exported.workdir, tmp_path, format=("onnx",))
-    about = serving.read_card(path)["formats"]["model.onnx"]
-    assert about["compared_on"] == "generated images"
-    images = formats.generated_images(16, 20)
-    assert images.shape == (20, 16, 16, 3)
-    np.testing.assert_array_equal(images, formats.generated_images(16, 20))
-    assert images.std(axis=(1, 2, 3))[:-4].min() > 1
 
 
 @pytest.mark.parametrize(
