@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from helpers.pictures import huge_png
 from PIL import Image
 
 import tfvmf
-from tfvmf import embedding, programs, serving
+from tfvmf import embedding, posthoc, programs, serving
 from tfvmf.errors import UserError
 from tfvmf.serving import formats
 
@@ -34,9 +35,18 @@ sys.exit(programs.main(["embed", *sys.argv[1:]]))
 
 @pytest.fixture(scope="module")
 def version(exported, tmp_path_factory):
-    return serving.export_model(
-        exported.workdir, tmp_path_factory.mktemp("formats"), format=formats.FORMATS
-    )
+    """All formats of a run that has a probe, of any weights."""
+    place = tmp_path_factory.mktemp("formats")
+    workdir = shutil.copytree(exported.workdir, place / "run")
+    weights = np.random.default_rng(3).normal(size=(32, 3)).astype(np.float32)
+    posthoc.LinearProbe(
+        weights=weights,
+        bias=np.zeros(3, np.float32),
+        classes=np.arange(3),
+        names=("one", "two", "grün"),
+        step=7,
+    ).save(workdir)
+    return serving.export_model(workdir, place / "models", format=formats.FORMATS, with_probe=True)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +67,13 @@ def test_a_file_gives_what_the_saved_model_gives(version, served, digits, photog
         for output in ("mean_direction", "concentration", "features"):
             tolerance = 1e-5 * coarse * resized
             np.testing.assert_allclose(ours[output], theirs[output], atol=tolerance, rtol=tolerance)
+        np.testing.assert_allclose(
+            ours["class_probability"], theirs["class_probability"], atol=1e-3 * coarse
+        )
+        if coarse == resized == 1:
+            names = [name.decode() for name in theirs["class"].numpy()]
+            np.testing.assert_array_equal(ours["class"], names)
+            assert len(images) == 1 or len(set(names)) > 1
         assert ours["accept"].dtype == bool
         np.testing.assert_array_equal(ours["accept"], ours["confidence"] > np.float32(0.05))
     confidence = model.embed(digits)["confidence"]

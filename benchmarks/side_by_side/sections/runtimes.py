@@ -27,7 +27,7 @@ def measure(bench: Bench) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="tfvmf-bench-") as scratch:
         run, output = pathlib.Path(scratch, "run"), pathlib.Path(scratch, "models")
         first_step(run, [f"--config.{key}={value}" for key, value in tiny.items()])
-        command = [sys.executable, "-m", "tfvmf", "export", run, f"--output={output}"]
+        command = [sys.executable, "-m", "tfvmf", "export", str(run), f"--output={output}"]
         done = subprocess.run(
             [*command, "--format=savedmodel,onnx,litert"],
             capture_output=True, text=True, check=False, cwd=ROOT,
