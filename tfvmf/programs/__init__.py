@@ -24,8 +24,8 @@ Image embeddings on the sphere that know how sure they are.
 
 {verbs}
 
-MODEL is a run directory, an export, a .keras or .onnx file. DATA is digits, a TensorFlow data set like
-cifar10, folder:/path or npz:/path. A single argument is DATA for train, the experiment for
+MODEL is a run directory, an export, a .keras or an .onnx file. DATA is digits, a TensorFlow data
+set like cifar10, folder:/path or npz:/path. A single argument is DATA for train, the experiment for
 reproduce, and MODEL elsewhere; --model and --data name them too.
 
   tfvmf VERB --help    flags and examples
