@@ -31,7 +31,7 @@ HERE = pathlib.Path(__file__).parent
 EXAMPLE = HERE.parents[1] / "examples" / "triton" / "tfvmf"
 PACKAGES = ("nvidia-pytriton==0.7.0", "tritonclient[http,grpc]>=2.73", "numpy<2")
 OUTPUTS = ("mean_direction", "features", "concentration", "familiarity", "confidence", "accept")
-START, DRIVE = 600, 3000  # seconds at most, on a busy machine
+INSTALL, START, DRIVE = 1800, 600, 3000  # seconds at most, on a busy machine
 
 
 def encoded(image, kind):
@@ -42,17 +42,19 @@ def encoded(image, kind):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """The Python of an environment with Triton and its clients."""
-    place = tmp_path_factory.mktemp("environment")
-    venv.create(place, with_pip=True)
+    """Python and packages of an environment with Triton; TRITON_VENV names a finished one."""
+    given = os.environ.get("TRITON_VENV")
+    place = pathlib.Path(given) if given else tmp_path_factory.mktemp("environment")
     python = place / "bin" / "python"
-    done = subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", *PACKAGES],
-        capture_output=True, text=True, check=False, timeout=900,
-    )  # fmt: skip
-    if done.returncode and "No matching distribution" in done.stderr:
-        pytest.skip("nvidia-pytriton cannot be had from here")
-    assert done.returncode == 0, done.stderr[-2000:]
+    if not given:
+        venv.create(place, with_pip=True)
+        done = subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", *PACKAGES],
+            capture_output=True, text=True, check=False, timeout=INSTALL,
+        )  # fmt: skip
+        if done.returncode and "No matching distribution" in done.stderr:
+            pytest.skip("nvidia-pytriton cannot be had from here")
+        assert done.returncode == 0, done.stderr[-2000:]
     packages = next(place.glob("lib/python*/site-packages"))
     ours = [entry for entry in sys.path if pathlib.Path(entry, "onnxruntime").is_dir()]
     # Behind its own packages: numpy stays the old one.
