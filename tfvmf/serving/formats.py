@@ -45,7 +45,7 @@ COMPARED = 200  # images
 def check_formats(names: Sequence[str]) -> tuple[str, ...]:
     """The formats that were asked for; UserError if one is unknown, or its extra not installed."""
     if not names:
-        raise UserError(f"format is empty: expected some of {', '.join(FORMATS)}")
+        raise UserError(f"format= is empty: expected some of {', '.join(FORMATS)}")
     for name in names:
         if name not in FORMATS:
             raise UserError(f"format={name} is unknown: expected some of {', '.join(FORMATS)}")
