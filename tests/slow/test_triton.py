@@ -189,7 +189,9 @@ def driven(environment, exported, server, tmp_path_factory):
     found = json.loads(done.stdout.splitlines()[-1])
     found["direct"] = {"p50": np.median(seconds[5:]), "p99": np.percentile(seconds[5:], 99)}
     found["expected bytes"] = signatures["serving_bytes"](image_bytes=files)["concentration"]
-    print("\n| | p50 ms | p99 ms | images/s | largest difference of kappa |")
+    print(
+        f"\nload average {os.getloadavg()[0]:.1f}\n| | p50 ms | p99 ms | images/s | largest difference of kappa |"
+    )
     for name, told in {"direct calls": found["direct"], **found["load"]}.items():
         speed = told.get("images_per_second", 1 / told["p50"])
         worst = told.get("worst", {}).get("concentration", 0.0)
@@ -222,7 +224,11 @@ def test_malformed_requests_get_an_error_and_the_server_lives_on(driven):
         assert told, case
     for protocol in ("http", "grpc"):
         for number, words in enumerate(("is broken", "neither a JPEG nor a PNG", "too large")):
-            assert words in driven["errors"][f"bad file {number}, {protocol}"]
+            told = driven["errors"][f"bad file {number}, {protocol}"]
+            assert words in told
+            assert told.startswith(
+                {"http": "[400]", "grpc": "[StatusCode.INVALID_ARGUMENT]"}[protocol]
+            )
 
 
 @pytest.mark.slow

@@ -37,7 +37,10 @@ class TritonPythonModel:
             return [self.respond(outputs) for outputs in found]
         except Exception as error:
             if len(given) == 1:
-                return [triton.InferenceResponse(error=triton.TritonError(str(error)[:300]))]
+                wrong = type(error).__name__.startswith("InvalidArgument")  # of either runtime
+                kind = triton.TritonError
+                code = kind.INVALID_ARG if wrong else kind.INTERNAL
+                return [triton.InferenceResponse(error=kind(str(error)[:300], code))]
             return [self.execute([each])[0] for each in requests]
 
     def respond(self, outputs: dict[str, np.ndarray]) -> Any:
