@@ -189,9 +189,8 @@ def driven(environment, exported, server, tmp_path_factory):
     found = json.loads(done.stdout.splitlines()[-1])
     found["direct"] = {"p50": np.median(seconds[5:]), "p99": np.percentile(seconds[5:], 99)}
     found["expected bytes"] = signatures["serving_bytes"](image_bytes=files)["concentration"]
-    print(
-        f"\nload average {os.getloadavg()[0]:.1f}\n| | p50 ms | p99 ms | images/s | largest difference of kappa |"
-    )
+    print(f"\nload average {os.getloadavg()[0]:.1f}")
+    print("| | p50 ms | p99 ms | images/s | largest difference of kappa |")
     for name, told in {"direct calls": found["direct"], **found["load"]}.items():
         speed = told.get("images_per_second", 1 / told["p50"])
         worst = told.get("worst", {}).get("concentration", 0.0)
