@@ -239,8 +239,7 @@ def fingerprint(path: Path) -> str:
 def lock(workdir: pathlib.Path) -> Iterator[None]:
     """Keeps other runs out of a directory, which is made if need be.
 
-    The system itself releases the lock when the process ends, however it ends: nothing is left
-    behind that would have to be cleared away. The file `.lock` stays and means nothing by itself.
+    The system releases the lock when the process ends, however it ends. The file `.lock` stays.
     """
     path = workdir / ".lock"
     with writing(workdir):

@@ -227,7 +227,7 @@ def test_limits_are_those_of_kappa_cosine_and_ranks(rng):
     assert "cosine" in formats.too_far(differences(mean_direction=turned))
     ranks = one["confidence"] + 0.06
     assert "confidence" in formats.too_far(differences(confidence=ranks))
-    assert formats.too_far(differences(confidence=ranks), calibrated_on=100) == ""
+    assert formats.too_far(differences(confidence=ranks), ranks=50) == ""
     assert differences(accept=np.arange(100) > 7)["accept"] == 2
     broken = np.where(np.arange(100) == 3, np.nan, kappa)
     assert differences(concentration=broken)["concentration"] == np.inf

@@ -119,7 +119,8 @@ def export_model(
     if data_dir:
         config.data.data_dir = os.fspath(data_dir)
     config.data.max_pixels = max_pixels or config.data.max_pixels
-    judge, card = posthoc.load(model, step=step), run_card(config, method, step)
+    judge = posthoc.load(model, step=step, encoder=method.encoder)
+    card = run_card(config, method, step)
     images: Source | None = None
     if split:
         images = training.load_source(config, source, split)
@@ -213,8 +214,8 @@ def _verified(
         differences = formats.compare(formats.open_file(file)[1], reference, images)
         about = {"bytes": file.stat().st_size, "images": len(images), "compared_on": what}
         told[file.name] = {**about, "differences": differences}
-        calibrated_on = (card["calibration"] or {}).get("images", 0)
-        if reason := formats.too_far(differences, calibrated_on=calibrated_on):
+        ranks = (card["calibration"] or {}).get("ranks", 0)
+        if reason := formats.too_far(differences, ranks=ranks):
             told[file.name]["refused"] = reason
             if file.name not in formats.OPTIONAL:
                 raise UserError(f"{file.name} is not as the SavedModel on {what}: {reason}")

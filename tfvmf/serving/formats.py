@@ -220,10 +220,13 @@ def compare(serve: Serve, reference: Serve, images: np.ndarray, *, batch: int = 
     return differences
 
 
-def too_far(differences: dict[str, float], *, calibrated_on: int = 0) -> str:
-    """Which differences are too large to publish a file; "" for none."""
-    ranks = RANKS / (calibrated_on // 2 + 1) if calibrated_on else 0.0
-    limits = {"concentration": KAPPA, "cosine": COSINE, "confidence": CONFIDENCE + ranks}
+def too_far(differences: dict[str, float], *, ranks: int = 0) -> str:
+    """Which differences are too large for a file to be published; "" for none.
+
+    `ranks` is how many calibration images a confidence is a rank among.
+    """
+    moved = RANKS / (ranks + 1) if ranks else 0.0
+    limits = {"concentration": KAPPA, "cosine": COSINE, "confidence": CONFIDENCE + moved}
     return ", ".join(
         f"{name} differs by {differences[name]:.2g} (at most {limit:.2g})"
         for name, limit in limits.items()

@@ -286,7 +286,8 @@ def _open_run(path: pathlib.Path, checkpoint: str, *, trust_model: bool) -> Embe
         raise UserError(
             f"{path} is a head that was fitted to features, without an encoder: it takes no images"
         )
-    judge, probe = posthoc.load(path, step=step), posthoc.load_probe(path, step=step)
+    judge = posthoc.load(path, step=step, encoder=method.encoder)
+    probe = posthoc.load_probe(path, step=step)
     card |= {"calibration": judge and judge.describe(), "classes": probe and probe.describe()}
     size = card["image_size"]
     serve = signatures.build_signatures(method.encoder, image_size=size, judge=judge, probe=probe)

@@ -42,11 +42,7 @@ def write_or_check_config(
 def chosen_epochs(
     workdir: pathlib.Path, config: ml_collections.ConfigDict, *, force: bool = False
 ) -> int | None:
-    """The epochs that the run in a directory chose for the same `config.minutes`, or None.
-
-    Raises:
-        UserError: The run has other minutes.
-    """
+    """The epochs that the run in a directory chose for the same `config.minutes`, or None."""
     if read_text(workdir / "config.json") is None:
         return None
     found, _ = read(workdir)
