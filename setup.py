@@ -9,7 +9,12 @@ HERE = pathlib.Path(__file__).parent
 RAY = ["ray[data]>=2.60,<3"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
 SELECT = ["faiss-cpu>=1.13"]  # neighbors among more than 50,000 rows
-TEST = [*SERVING, *SELECT, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist", "selenium>=4.20"]
+ONNX = ["onnx>=1.19", "onnxruntime>=1.23", "tf2onnx>=1.17"]
+LITERT = ["ai-edge-litert>=2.1"]
+TEST = [
+    *(*SERVING, *SELECT, *ONNX, *LITERT),
+    *("mpmath", "openvino>=2026.0", "pytest", "pytest-xdist", "selenium>=4.20"),
+]
 DEV = [*TEST, "import-linter", "mypy", "ruff"]
 
 setuptools.setup(
@@ -51,6 +56,8 @@ setuptools.setup(
         "dev": DEV,
         "serving": SERVING,
         "select": SELECT,
+        "onnx": ONNX,
+        "litert": LITERT,
         "corruptions": ["imagecorruptions"],
         "hub": ["keras-hub>=0.32,<0.33"],
         "ray": RAY,

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -232,6 +233,32 @@ def fingerprint(path: Path) -> str:
                 while block := content.read(1 << 20):
                     digest.update(block)
     return digest.hexdigest()[:32]
+
+
+@contextlib.contextmanager
+def lock(workdir: pathlib.Path) -> Iterator[None]:
+    """Keeps other runs out of a directory, which is made if need be.
+
+    The system releases the lock when the process ends, however it ends. The file `.lock` stays.
+    """
+    path = workdir / ".lock"
+    with writing(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab+", buffering=0)
+    with file:
+        with writing(workdir):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                file.seek(0)
+                other = file.read().decode(errors="replace").strip() or "another process"
+                raise UserError(
+                    f"--workdir={workdir} is in use by {other}: wait until it ends, or choose "
+                    "another --workdir"
+                ) from error
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        yield
 
 
 # A spreadsheet takes text that starts so for a formula.

@@ -18,6 +18,7 @@ from helpers.untrained import make_run
 
 from tfvmf import training
 from tfvmf.errors import UserError
+from tfvmf.files import lock
 from tfvmf.training import checkpoints, run_directory
 from tfvmf.training.checkpoints import latest, paths
 
@@ -193,18 +194,18 @@ def test_a_second_run_in_a_directory_is_refused_until_the_first_ends(tmp_path):
     ready, tell = os.pipe()
     first = os.fork()
     if not first:
-        with run_directory.lock(workdir):
+        with lock(workdir):
             os.write(tell, b"!")
             time.sleep(600)
     assert os.read(ready, 1) == b"!"
     with (
         pytest.raises(UserError, match=f"in use by process {first} on "),
-        run_directory.lock(workdir),
+        lock(workdir),
     ):
         pass
     os.kill(first, signal.SIGKILL)  # which leaves nothing behind
     os.waitpid(first, 0)
-    with run_directory.lock(workdir):
+    with lock(workdir):
         pass
 
 

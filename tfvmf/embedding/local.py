@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import scipy.stats
 
 import tfvmf
 from tfvmf.data import Source, contact_sheet, load_source
@@ -23,11 +22,10 @@ from tfvmf.data.images import read_images
 from tfvmf.data.sources import parse
 from tfvmf.embedding import table
 from tfvmf.errors import UserError
-from tfvmf.files import fingerprint, replacing, write_json, writing
+from tfvmf.files import fingerprint, lock, replacing, write_json, writing
 from tfvmf.progress import Progress
 from tfvmf.serving import EmbeddingModel, load
 from tfvmf.settings import MAX_PIXELS
-from tfvmf.training.run_directory import lock
 
 PART_ROWS = 1024  # images at most that a run loses when it is killed, and rows that it holds
 DRAWN = 50  # least and most certain images, each
@@ -88,12 +86,14 @@ def measure_drift(
         calibration: From the card of the model: `ranks` (m; `images` in old exports, which ranked
             all of these), and `alpha` or `reject_below`.
     """
+    from scipy import stats  # half of the time that this module takes to import
+
     calibration = calibration or {}
     if count := calibration.get("ranks", calibration.get("images")):
         places = confidence.astype(np.float64) * (count + 1) - 0.5
-        test = scipy.stats.ks_2samp(places, np.arange(1.0, count + 1.0))
+        test = stats.ks_2samp(places, np.arange(1.0, count + 1.0))
     else:
-        test = scipy.stats.kstest(confidence, "uniform")
+        test = stats.kstest(confidence, "uniform")
     return Drift(
         p_value=float(test.pvalue),
         below=float(1 - np.mean(accept)),
@@ -122,7 +122,7 @@ def embed(
     `OUTPUT.parts` until it is complete; the same call continues after the last finished one.
 
     Args:
-        model: A run directory, an export or a `.keras` file (see `tfvmf.load`).
+        model: A run directory, an export, or a `.keras`, `.onnx` or `.tflite` file.
         data: What `tfvmf.data.load_source` takes, or the path of a folder or of one image.
         output: The `.parquet`, `.npz` or `.csv` file.
         checkpoint: Of a run: `step-110`, `110` or a path; the newest by default.

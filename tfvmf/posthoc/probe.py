@@ -70,12 +70,16 @@ class LinearProbe:
         logits = (features @ self.weights + self.bias) / np.float32(self.temperature)
         return scipy.special.softmax(logits, axis=1)
 
-    def __call__(self, features: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Features [B, F] -> `class` string [B] and `class_probability` float32 [B], in a graph."""
+    def __call__(self, features: tf.Tensor, *, index: bool = False) -> dict[str, tf.Tensor]:
+        """Features [B, F] -> `class` string [B] and `class_probability` float32 [B], in a graph.
+
+        `index`: the class as its position in `names`, int32, for runtimes without strings.
+        """
         logits = (tf.matmul(features, self.weights) + self.bias) / self.temperature
+        chosen = tf.argmax(logits, axis=1, output_type=tf.int32)
         names = tf.constant([name.encode() for name in self.names], tf.string)
         return {
-            "class": tf.gather(names, tf.argmax(logits, axis=1)),
+            "class": chosen if index else tf.gather(names, chosen),
             "class_probability": tf.reduce_max(tf.nn.softmax(logits), axis=1),
         }
 

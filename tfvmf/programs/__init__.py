@@ -26,9 +26,10 @@ Image embeddings on the sphere that know how sure they are.
 
 {verbs}
 
-MODEL is a run directory, an export or a .keras file. DATA is digits, a TensorFlow data set like
-cifar10, folder:/path or npz:/path. A single argument is DATA for train, the experiment for
-reproduce, the table for select and explore, and MODEL elsewhere; --model and --data name them too.
+MODEL is a run directory, an export, a .keras or an .onnx file, or a shipped name (cifar10). DATA is
+digits, a TensorFlow data set like cifar10, folder:/path or npz:/path. A single argument is DATA for
+train, the experiment for reproduce, the table for select and explore, and MODEL elsewhere; --model
+and --data name them too.
 
   tfvmf VERB --help    flags and examples
   tfvmf --version      version {version}"""

@@ -6,6 +6,7 @@
   tfvmf embed runs/mine one.jpg
   tfvmf embed models/mine FOLDER --output=DIR --shard=3/16
   tfvmf embed models/mine parquet:s3://bucket/photos --output=DIR --engine=ray --actors=8
+  tfvmf embed models/mine/1/model.onnx FOLDER --output=out.parquet
 
 The table has one row per image: file, error, label, features, mean_direction, concentration and,
 of a model that has them, familiarity, confidence, accept, class and class_probability; the last
@@ -36,7 +37,8 @@ _RAY = ("actors", "ray_address", "column")
 ARGUMENTS = ("model", "data")
 REQUIRED = ("model", "data")
 FLAGS: cli.Flags = {
-    "model": "a run directory, an export, a .keras file or a shipped name (cifar10); required",
+    "model": "a run directory, an export, a .keras, .onnx or .tflite file, or a shipped name "
+    "(cifar10); required",
     "data": "a folder of images, at any depth, an image, or digits, a TFDS name, npz:/path; with "
     "--engine=ray folder:, files:, parquet: or tfrecord: and a path or URI; required",
     "output": "the file to write: .parquet, .npz, or .csv, which has no vectors; or a directory, "
@@ -62,7 +64,8 @@ def main(values: flags.FlagValues) -> None:
     settings["max_pixels"] = values.max_pixels or MAX_PIXELS
     shards = values.shard or values.engine == "ray"
     _check(values, shards=bool(shards))
-    cli.import_tensorflow()
+    if not values.model.endswith((".onnx", ".tflite")):  # which need no TensorFlow
+        cli.import_tensorflow()
     with tempfile.TemporaryDirectory() as place:
         output = values.output or pathlib.Path(place, "shown.parquet")
         try:

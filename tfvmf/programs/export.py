@@ -1,9 +1,10 @@
-"""Exports a trained run as the next version of a model for TensorFlow Serving.
+"""Exports a trained run as the next version of a model for TensorFlow Serving or other runtimes.
 
   tfvmf export runs/mine --output=models/mine
   tfvmf export runs/mine --output=models/mine --alpha=0.01
   tfvmf export runs/mine --output=models/mine --calibrate_on=folder:/production/sample
   tfvmf export runs/mine --output=models/mine --checkpoint=step-110
+  tfvmf export runs/mine --output=models/mine --format=savedmodel,onnx,litert
   tfvmf export runs/mine --output=models/mine --with_probe
 
 Signatures serving_default (uint8 images) and serving_bytes (JPEG or PNG) give mean_direction,
@@ -38,6 +39,11 @@ FLAGS: cli.Flags = {
         "also serve class and class_probability, by the probe that `tfvmf evaluate` keeps in a run",
     ),
     "keras": (False, "also save the encoder for Keras (encoder.keras)"),
+    "format": (
+        "savedmodel",
+        "some of savedmodel, onnx and litert, separated by commas; onnx and litert are compared "
+        "with the SavedModel, and need pip install 'tfvmf[onnx]' and 'tfvmf[litert]'",
+    ),
 }
 
 
@@ -46,6 +52,9 @@ def main(values: flags.FlagValues) -> None:
     if values.alpha is not None and not 0.0 < values.alpha < 1.0:
         raise UserError(f"--alpha={values.alpha}: expected a share between 0 and 1, like 0.05")
     model = cli.check_run(values.model or cli.DEFAULT_RUN)
+    from tfvmf.serving import formats
+
+    chosen = formats.check_formats(cli.listed(values.format))
 
     cli.import_tensorflow()
     from tfvmf import serving
@@ -65,6 +74,7 @@ def main(values: flags.FlagValues) -> None:
         data_dir=values.data_dir,
         max_pixels=values.max_pixels,
         keras_file=values.keras,
+        format=chosen,
         with_probe=values.with_probe,
         trust_model=values.trust_model,
     )
@@ -79,6 +89,20 @@ def main(values: flags.FlagValues) -> None:
         told = found["calibration"] or "no images: its probabilities are as they were fitted"
         count, source = len(found["names"]), found["source"]
         print(f"probe of {count} classes, fitted to {source}; calibrated on {told}")
+    for name, told in card.get("formats", {}).items():
+        by = ", ".join(f"{key} {value:.2g}" for key, value in told["differences"].items())
+        size = "left out" if "refused" in told else f"{told['bytes'] / 1e6:.1f} MB"
+        print(
+            f"{name}: {size}; largest differences from the SavedModel on {told['images']} "
+            f"{told['compared_on']}: {by}"
+        )
+        if "refused" in told:
+            print(f"  {told['refused']}")
+    if "savedmodel" not in chosen:
+        print(f"exported: {path}")
+        (first, *_) = (name for name in card["formats"] if (path / name).exists())
+        print(f"next: tfvmf embed {path / first} FOLDER --output=out.npz")
+        return
     if not (path / "assets.extra" / "tf_serving_warmup_requests").exists():
         print("no warm-up requests: install tensorflow-serving-api and export again to have them")
     print(f"exported: {path} (for TensorFlow Serving {serving.oldest_server(path)} or later)")
