@@ -6,9 +6,15 @@ import setuptools
 
 HERE = pathlib.Path(__file__).parent
 
+RAY = ["ray[data]>=2.60,<3"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
 SELECT = ["faiss-cpu>=1.13"]  # neighbors among more than 50,000 rows
-TEST = [*SERVING, *SELECT, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist"]
+ONNX = ["onnx>=1.19", "onnxruntime>=1.23", "tf2onnx>=1.17"]
+LITERT = ["ai-edge-litert>=2.1"]
+TEST = [
+    *(*SERVING, *SELECT, *ONNX, *LITERT),
+    *("mpmath", "openvino>=2026.0", "pytest", "pytest-xdist", "selenium>=4.20"),
+]
 DEV = [*TEST, "import-linter", "mypy", "ruff"]
 
 setuptools.setup(
@@ -20,7 +26,7 @@ setuptools.setup(
     packages=setuptools.find_packages(include=["tfvmf", "tfvmf.*"]),  # with tfvmf/configs
     package_data={
         "tfvmf": [
-            *("py.typed", "evaluation/report.html.j2", "models/allowed_ops.txt", "shipped/**/*"),
+            *("py.typed", "models/allowed_ops.txt", "pages/*", "shipped/**/*"),
         ]
     },
     entry_points={"console_scripts": ["tfvmf = tfvmf.programs:main"]},
@@ -50,8 +56,11 @@ setuptools.setup(
         "dev": DEV,
         "serving": SERVING,
         "select": SELECT,
+        "onnx": ONNX,
+        "litert": LITERT,
         "corruptions": ["imagecorruptions"],
         "hub": ["keras-hub>=0.32,<0.33"],
+        "ray": RAY,
         "bench": ["torch==2.13.0"],  # the opponent of `make bench`
     },
 )

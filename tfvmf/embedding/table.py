@@ -21,6 +21,7 @@ import csv
 import io
 import os
 import pathlib
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, BinaryIO
@@ -122,6 +123,26 @@ def check_output(output: str | os.PathLike[str]) -> pathlib.Path:
         raise UserError(
             f"output={path}: expected a name that ends in {', '.join(_WRITERS)}, in an existing "
             "folder"
+        )
+    return path
+
+
+def parse_shard(shard: str) -> tuple[int, int]:
+    """`3/16` as two numbers."""
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard, re.ASCII)
+    if not found or not int(found[1]) < int(found[2]):
+        raise UserError(f"shard={shard}: expected K/N with K from 0 to N - 1, such as 3/16")
+    return int(found[1]), int(found[2])
+
+
+def check_directory(output: str | os.PathLike[str]) -> pathlib.Path:
+    """The path of a directory of Parquet files; UserError unless it is there or can be made."""
+    path = pathlib.Path(output).expanduser()
+    known = path.is_dir() or (path.parent.is_dir() and not path.exists())
+    if not known or path.suffix in _WRITERS:
+        raise UserError(
+            f"output={path}: expected a directory of shards, or a new name without "
+            f"{', '.join(_WRITERS)} in an existing folder"
         )
     return path
 
