@@ -1,21 +1,30 @@
 """Installs tfvmf: image embeddings on the sphere that know how sure they are."""
 
 import pathlib
+import re
 
 import setuptools
 
 HERE = pathlib.Path(__file__).parent
+# The version is in one place, which is read and not imported: its requirements come only now.
+INIT = (HERE / "tfvmf" / "__init__.py").read_text(encoding="utf-8")
+VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE)[1]
 
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
-TEST = [*SERVING, "mpmath", "openvino>=2026.0", "pytest", "pytest-xdist"]
+TEST = [
+    *SERVING,
+    *("ipykernel", "mpmath", "nbclient", "openvino>=2026.0", "pytest", "pytest-xdist"),
+]
 DEV = [*TEST, "import-linter", "mypy", "ruff"]
 
 setuptools.setup(
     name="tfvmf",
-    version="0.1.0",
+    version=VERSION,
     description="Probabilistic contrastive learning with explicit concentration on the hypersphere",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
     packages=setuptools.find_packages(include=["tfvmf", "tfvmf.*"]),  # with tfvmf/configs
     package_data={
         "tfvmf": [
@@ -47,6 +56,7 @@ setuptools.setup(
     extras_require={
         "test": TEST,
         "dev": DEV,
+        "docs": ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"],  # for `make docs`
         "serving": SERVING,
         "corruptions": ["imagecorruptions"],
         "hub": ["keras-hub>=0.32,<0.33"],
