@@ -4,7 +4,7 @@
 
 The first argument is any MODEL: a shipped name, a run, an export or a .keras file. The images are
 300 of CIFAR-10's test split (30 per class, drawn with seed 0; Krizhevsky 2009, from TensorFlow
-Datasets `cifar10:3.0.2`), which lie beside this file; digits of scikit-learn; and uniform noise.
+Datasets `cifar10:3.0.2`), which are beside this file; digits of scikit-learn; and uniform noise.
 `--write_images=DATA_DIR` draws the 300 again from a prepared TFDS directory.
 """
 

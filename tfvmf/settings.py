@@ -46,7 +46,7 @@ class Setting:
 
     Attributes:
         default: Its value unless a config or a flag says otherwise; also its type.
-        meaning: What it does, for people.
+        meaning: What it does, in words.
         low: The smallest value, if there is one.
         above: A bound that the value must exceed.
         below: A bound that the value must stay under.

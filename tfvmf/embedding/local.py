@@ -53,9 +53,9 @@ class Drift:
     """Whether the confidences of a batch look like those of in-distribution images.
 
     Attributes:
-        p_value: Of the two-sided Kolmogorov-Smirnov test. Small: they do not.
+        p_value: Result of the two-sided Kolmogorov-Smirnov test. Small: they do not.
         below: The share of images that are not accepted.
-        alpha: The share that is expected in distribution; None if the model does not tell it.
+        alpha: The share that is expected in distribution; None if the model does not say.
     """
 
     p_value: float
@@ -81,7 +81,7 @@ def measure_drift(
     the calibration set would otherwise show the noise of that set as drift.
 
     Args:
-        confidence: Of the images that could be read.
+        confidence: Confidences of the images that could be read.
         accept: Their decisions [N].
         calibration: From the card of the model: `images` (n), and `alpha` or `reject_below`.
     """
@@ -122,7 +122,7 @@ def embed(
         model: A run directory, an export or a `.keras` file (see `tfvmf.load`).
         data: What `tfvmf.data.load_source` takes, or the path of a folder or of one image.
         output: The `.parquet`, `.npz` or `.csv` file.
-        checkpoint: Of a run: `step-110`, `110` or a path; the newest by default.
+        checkpoint: Checkpoint of a run: `step-110`, `110` or a path; the newest by default.
         split: The part of the data.
         data_dir: Where TFDS data sets are prepared.
         download: Download and prepare a TFDS data set that is not there.
@@ -146,7 +146,7 @@ def embed(
         loaded = load(model, checkpoint=checkpoint, trust_model=trust_model)
         size = loaded.card["image_size"]
         if size is None:
-            raise UserError(f"{loaded.path} does not tell the size of its images: expected a run")
+            raise UserError(f"{loaded.path} does not say the size of its images: expected a run")
         images: _Images = files or _SourceImages(
             load_source(
                 data,
@@ -168,7 +168,7 @@ def embed(
             "tfvmf": tfvmf.__version__,
         }
         _check_plan(parts, plan, output, restart=restart)
-        # An empty batch tells the columns.
+        # An empty batch shows the columns.
         outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
         schema = table.table_schema(outputs, labels=images.labels is not None)
         _write_parts(parts, images, loaded, schema, batch_size)

@@ -101,12 +101,12 @@ def load_backbone(
     Args:
         spec: See above.
         kind: What `spec` is without its prefix; also `saved_model`, the directory of a SavedModel.
-        width: Of a network that is built in (`resnet.build_backbone`), like the next two.
+        width: For built-in networks (`resnet.build_backbone`), like the next two.
         stem: See there.
         dropout: See there.
-        weights: Of `applications:`: `imagenet` (the default), `none` or a `.weights.h5` file; of
+        weights: For `applications:`, `imagenet` (the default), `none` or a `.weights.h5` file; of
             `hub:`: `none`, or the preset's.
-        feature_layer: Of any other network (`adapt`), like the next two.
+        feature_layer: For any other network (`adapt`), like the next two.
         input_range: See there.
         level_layers: See there.
         trust_model: Load a SavedModel whatever it contains (`load_saved_model`).

@@ -13,7 +13,7 @@ VERBS = {
     "evaluate": "measure a trained run; write tables, plots and a report",
     "export": "write a trained run as a model for TensorFlow Serving",
     "embed": "embed a folder of images, or a data set",
-    "fit-kappa": "fit a concentration head to an encoder that stays as it is",
+    "fit-kappa": "fit a concentration head to a frozen encoder",
     "reproduce": "make a table or figure of the paper",
 }
 

@@ -57,7 +57,7 @@ class Checkpoints:
         self._state = tf.train.Checkpoint(optimizer=optimizer, **method.models)
 
     def restore(self) -> int:
-        """Restores the newest checkpoint, if there is one; returns the step to go on from.
+        """Restores the newest checkpoint, if there is one; returns the step to continue from.
 
         A damaged one is reported, and the one before it is taken.
         """
@@ -93,7 +93,7 @@ class Checkpoints:
                 shutil.rmtree(partial, ignore_errors=True)
 
     def _check_finite(self, step: int) -> None:
-        """Refuses to save what no run could go on from."""
+        """Refuses to save a state that no run could continue from."""
         for model in self._models.values():
             for variable in model.variables:
                 if not np.isfinite(variable.numpy()).all():
@@ -164,7 +164,7 @@ def latest(workdir: pathlib.Path, *, report: bool = False) -> str | None:
 
     Args:
         workdir: The run directory.
-        report: Whether to tell people, in a line, of each damaged one that is passed over.
+        report: Whether to print a line about each damaged checkpoint that is skipped.
 
     Raises:
         UserError: There are checkpoints, and none of them can be read.

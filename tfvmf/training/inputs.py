@@ -35,8 +35,8 @@ class Inputs(NamedTuple):
     """What a run is trained on, and watched on.
 
     Attributes:
-        name: Of the data, for messages.
-        description: What the examples are, for people: `1,397 images of 32x32`.
+        name: What messages call the data.
+        description: The examples in words: `1,397 images of 32x32`.
         size: Number of examples.
         num_classes: Number of classes of their labels, 0 without labels.
         reader: Makes the function from indices [B] to the batch of these examples.
@@ -45,7 +45,7 @@ class Inputs(NamedTuple):
         fingerprint: Makes a hash of the data, where the configuration does not hold one.
         broken: {file: reason} of the files that were left out because they cannot be read.
         files: How many there are with these.
-        notes: What people should know of the data, one line each.
+        notes: What the user should know about the data, one line each.
         check: Called with the method before anything is written.
         prepare: Called with the method, its weights in place, before the first step.
     """

@@ -1,4 +1,4 @@
-"""How much memory a run will need at least, told before any of it is taken."""
+"""How much memory a run will need at least, estimated before any of it is allocated."""
 
 import importlib
 import math
@@ -27,7 +27,7 @@ def check_memory(config: ml_collections.ConfigDict, *, workers: int = 1) -> None
     """Refuses a batch and a network that cannot fit into this machine's memory.
 
     Weights, their gradients and two moments of Adam, and what the layers of the backbone put out
-    for one batch: at least so much is needed. A GPU has memory of its own, which TensorFlow
+    for one batch: a lower bound. A GPU has memory of its own, which TensorFlow
     watches.
 
     Args:

@@ -18,8 +18,8 @@ class Monitor:
         bank: Labeled images that vote.
         queries: Labeled images that are classified. Without labels on both, only kappa is watched.
         neighbors: k.
-        bank_images: So many of the bank, evenly spread: a folder lists class after class.
-        query_images: So many of the queries.
+        bank_images: How many of the bank to use, evenly spread: a folder lists class by class.
+        query_images: How many of the queries to use.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ def spread(directions: np.ndarray) -> dict[str, float]:
 
 
 def collapse_warning(values: dict[str, float]) -> str:
-    """What to tell people of directions that have collapsed; empty if they have not."""
+    """A warning about directions that have collapsed; empty if they have not."""
     deviation, rank = values["direction_std"], values["effective_rank"]
     if deviation >= COLLAPSED_STD and rank >= COLLAPSED_RANK:
         return ""
     return (
         f"warning: the directions have collapsed (spread {deviation:.2f} of 1, effective rank "
-        f"{rank:.1f}): what is trained from here tells images no longer apart. Lower "
+        f"{rank:.1f}): training from here no longer tells images apart. Lower "
         "--config.optimizer.learning_rate or --config.concentration.align_weight"
     )
 
