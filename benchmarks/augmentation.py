@@ -1,4 +1,4 @@
-"""Views a second of the augmentation: at its defaults, and each operation alone.
+"""Views per second of the augmentation: at its defaults, and each operation alone.
 
     .venv/bin/python benchmarks/augmentation.py [--batch=256] [--image_size=32] [--repeats=30]
 

@@ -61,7 +61,8 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
         return markdown
     name = {value: key for key, value in PAGES.items()}.get(uri)
     name = name or (uri.removeprefix("source/") if uri.startswith("source/") else f"docs/{uri}")
-    if not name.endswith(".md") or not (ROOT / name).exists():
+    name = name.replace(".ipynb.md", ".ipynb")
+    if not name.endswith((".md", ".ipynb")) or not (ROOT / name).exists():
         return markdown
 
     def relink(found: re.Match[str]) -> str:
