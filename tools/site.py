@@ -106,7 +106,8 @@ def as_page(name: str) -> str:
         return read(name)
     if not name.endswith(".ipynb"):
         language = LANGUAGES.get(pathlib.Path(name).suffix, "text")
-        return f"# {name}\n\n````{language}\n{read(name)}````\n"
+        meta = "---\nsearch: {exclude: true}\n---\n"
+        return f"{meta}\n# {name}\n\n````{language}\n{read(name)}````\n"
     parts = []
     for cell in json.loads(read(name))["cells"]:
         text = "".join(cell["source"])
