@@ -27,8 +27,8 @@ README = (ROOT / "README.md").read_text("utf-8")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 # What made earlier versions hard to read; American spelling.
 ODD = re.compile(
-    r"\b(needed (is|are) (an?|one|at)|foretold|mend(s|ed|ing)?|anew|bit by bit|normalis\w+|reparameteris\w+|"
-    r"colours?|neighbours?|labelled|unlabelled|licence|behaviour|(images|views|pairs) a second|"
+    r"\b(needed (is|are) (an?|one|at)|foretold|mend(s|ed|ing)?|anew|bit by bit|normalis\w+|"
+    r"reparameteris\w+|colours?|neighbours?|labelled|unlabelled|licence|behaviour|(images|views|pairs) a second|"
     r"a (line|row|number|label|pass|panel) an? (image|row|kappa|member|corruption|view))\b",
     re.IGNORECASE,
 )

@@ -2,4 +2,10 @@
 
 
 class UserError(ValueError):
-    """Something the user can fix: names the flag or file, what is wrong, what would be right."""
+    """Something the user can fix: names the flag or file, what is wrong, what would be right.
+
+    One line, also where it quotes a library, a file or a name that has several.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))

@@ -42,46 +42,37 @@ STEMS = ("cifar", "imagenet")
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One setting of a run.
+    """One setting of a run."""
 
-    Attributes:
-        default: Its value unless a config or a flag says otherwise; also its type.
-        meaning: What it does, in words.
-        low: The smallest value, if there is one.
-        above: A bound that the value must exceed.
-        below: A bound that the value must stay under.
-        choices: All allowed values, if there are finitely many.
-        parse: Raises a UserError for a value that cannot be meant, whose message follows it.
-    """
-
-    default: Any
-    meaning: str = ""
+    default: Any  # its value unless a config or a flag says otherwise; also its type
+    meaning: str = ""  # for people
     _: dataclasses.KW_ONLY
-    low: float | None = None
-    above: float | None = None
-    below: float | None = None
-    choices: tuple[str, ...] = ()
-    parse: Callable[[str], object] | None = None
+    low: float | None = None  # the smallest value
+    above: float | None = None  # a bound that the value must exceed
+    below: float | None = None  # a bound that the value must stay under
+    choices: tuple[str, ...] = ()  # all allowed values, if there are finitely many
+    parse: Callable[[str], object] | None = None  # raises a UserError that begins with the value
 
     def check(self, key: str, value: Any) -> None:
         """Raises a UserError if `value` cannot be meant; `key` is the setting's dotted name."""
-        given = f"--config.{key}={value}"
-        kind = type(self.default)
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            raise UserError(f"{given} is of the wrong type: expected {kind.__name__}")
-        if kind is str and "\0" in value:
-            raise UserError(f"--config.{key} holds a NUL character: expected text")
+        kind, problem = type(self.default), ""
         # Negated comparisons: they also refuse NaN. Larger numbers overflow once they are scaled.
-        if kind is not str and not abs(value) < (1e15 if kind is float else 2**31):
-            raise UserError(f"{given} is not a number that can be meant")
-        if self.choices and value not in self.choices:
-            raise UserError(f"{given} is unknown: use one of {', '.join(self.choices)}")
-        if self.low is not None and not value >= self.low:
-            raise UserError(f"{given} is too small: use at least {self.low}")
-        if self.above is not None and not value > self.above:
-            raise UserError(f"{given} must be above {self.above} (default: {self.default})")
-        if self.below is not None and not value < self.below:
-            raise UserError(f"{given} must be below {self.below}")
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            problem = f"is of the wrong type: expected {kind.__name__}"
+        elif kind is str and "\0" in value:
+            raise UserError(f"--config.{key} holds a NUL character: expected text")
+        elif kind is not str and not abs(value) < (1e15 if kind is float else 2**31):
+            problem = "is not a number that can be meant"
+        elif self.choices and value not in self.choices:
+            problem = f"is unknown: use one of {', '.join(self.choices)}"
+        elif self.low is not None and not value >= self.low:
+            problem = f"is too small: use at least {self.low}"
+        elif self.above is not None and not value > self.above:
+            problem = f"must be above {self.above} (default: {self.default})"
+        elif self.below is not None and not value < self.below:
+            problem = f"must be below {self.below}"
+        if problem:
+            raise UserError(f"--config.{key}={value} {problem}")
         if self.parse is not None:
             try:
                 self.parse(value)

@@ -312,20 +312,40 @@ def test_drift_is_told(model, folder, tmp_path):
     assert broken.drift is None
 
 
+def ranked(scores, calibration):
+    """Conformal p-values of scores, and the card of a model that was calibrated so."""
+    m = len(calibration)
+    p = (1 + (calibration <= scores[:, None]).sum(axis=1)) / (m + 1)
+    return p.astype(np.float32), {"images": 2 * m, "ranks": m, "alpha": 0.05}
+
+
+def test_drift_is_the_two_sample_test_of_the_scores_themselves(rng):
+    """Ranks among the calibration images are all that the test needs."""
+    for images, shift in ((1, 0.0), (30, -0.4), (3000, 0.02), (3000, -0.2)):
+        calibration, scores = rng.normal(size=150), rng.normal(shift, size=images)
+        confidence, card = ranked(scores, calibration)
+        drift = local.measure_drift(confidence, confidence > 0.05, card)
+        expected = scipy.stats.ks_2samp(scores, calibration)
+        assert drift.p_value == pytest.approx(expected.pvalue, rel=1e-6)
+    old = {"images": 150, "reject_below": 0.05}  # of version 0.1, which ranked all of them
+    again = local.measure_drift(confidence, confidence > 0.05, old)
+    assert (again.p_value, again.alpha) == (drift.p_value, 0.05)
+
+
 @pytest.mark.parametrize("images", [50, 5000])
 def test_drift_has_few_false_alarms_and_sees_a_shift(images, rng):
     """Also where the batch is much larger than the calibration set."""
-    n, alpha, calm, shifted = 200, 0.05, [], []
-    for _ in range(100):
-        calibration = np.sort(rng.normal(size=n))
+    calm, shifted = [], []
+    for _ in range(150):
+        calibration = rng.normal(size=200)
         for shift, found in ((0.0, calm), (-1.0, shifted)):
-            scores = rng.normal(loc=shift, size=images)
-            p = (1 + np.searchsorted(calibration, scores, side="right")) / (n + 1)
-            card = {"images": n, "reject_below": alpha}
-            found.append(local.measure_drift(p, p > alpha, card))
-    assert np.mean([drift.p_value < local.DRIFT for drift in calm]) <= 0.05
+            confidence, card = ranked(rng.normal(loc=shift, size=images), calibration)
+            found.append(local.measure_drift(confidence, confidence > 0.05, card))
+    p = np.array([drift.p_value for drift in calm])
+    assert np.mean(p < local.DRIFT) <= 0.04
+    assert 0.02 <= np.mean(p < 0.1) <= 0.18  # a p-value that means what it says
     assert np.mean([drift.p_value < local.DRIFT for drift in shifted]) >= 0.95
-    assert np.mean([drift.below for drift in calm]) == pytest.approx(alpha, abs=0.015)
+    assert np.mean([drift.below for drift in calm]) == pytest.approx(0.05, abs=0.015)
     assert "do NOT look like" in str(shifted[0])
     assert str(calm[0]).endswith("expected 5.0%")
 

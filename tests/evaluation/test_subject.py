@@ -53,6 +53,7 @@ WRITTEN = {
     "curves": {"curves.png"},
     "probe": {"table.md", "table.csv"},
     "failure": {"table.md", "table.csv", "failure.png"},
+    "decision": {"table.md", "table.csv", "decision.png"},
     "cifar10c": {"table.md", "table.csv", "kappa.png", "examples.png"},
     "projector": {"directions.tsv", "metadata.tsv", "sprite.png", "projector_config.pbtxt"},
     "agreement": {"table.md", "table.csv"},
@@ -137,6 +138,14 @@ def test_what_a_subject_lacks_is_not_applicable():
         evaluation.agreement(subject)
     with pytest.raises(evaluation.NotApplicable, match="ood_sources"):
         evaluation.ood(subject)
+    with pytest.raises(
+        evaluation.NotApplicable, match=r"decision needs a calibrated run: .*reserve"
+    ):
+        evaluation.decision(subject)
+    with pytest.raises(
+        UserError, match="score=confidence: the score confidence needs a calibrated"
+    ):
+        evaluation.cifar10c(subject, scores=("confidence",))
     with pytest.raises(UserError, match=r"score=agreement.*augmentation"):
         evaluation.failure(subject, max_images=5, scores=("agreement",))
     with pytest.raises(UserError, match="checkpoints"):

@@ -43,8 +43,8 @@ def save(arrays: dict[str, np.ndarray], chance: random.Random) -> dict[str, byte
     found = {}
     for name, values in arrays.items():
         file = io.BytesIO()
-        order = np.asfortranarray if chance.random() < 0.1 else np.ascontiguousarray
-        np.lib.format.write_array(file, order(values))
+        order = "F" if chance.random() < 0.1 else "C"
+        np.lib.format.write_array(file, np.asarray(values, order=order))
         found[name] = file.getvalue()
     return found
 
@@ -57,7 +57,7 @@ def change_header(content: bytes, chance: random.Random) -> bytes:
     match chance.randrange(4):
         case 0:
             header["descr"] = chance.choice(TYPES)
-        case 1:
+        case 1 if shape:
             shape[chance.randrange(len(shape))] = chance.choice((*NUMBERS, -1, 2**62, 10**30))
         case 2:
             shape += [chance.choice((0, 1, 3))] * chance.randrange(1, 40)
@@ -66,6 +66,35 @@ def change_header(content: bytes, chance: random.Random) -> bytes:
     header["shape"] = tuple(shape)
     text = repr(header).encode() + b"\n"
     return content[:8] + len(text).to_bytes(2, "little") + text + content[10 + length :]
+
+
+def damaged(arrays: dict[str, np.ndarray], chance: random.Random) -> bytes:
+    """An npz file of the arrays in which something is wrong, most often with the right checksum."""
+    files = save(arrays, chance)
+    name = chance.choice(sorted(files))
+    values = arrays[name]
+    match chance.randrange(6):
+        case 0:
+            files[name] = mutate(files[name], chance)
+        case 1:
+            files[chance.choice((*NAMES, *files))] = files.pop(name)
+        case 2 | 3:
+            files[name] = change_header(files[name], chance)
+        case 4:
+            number = chance.choice((*NUMBERS, -1, 2**62, np.nan, np.inf, -1e30, 1e300))
+            files |= save({name: np.full(values.shape or 12, number)}, chance)
+        case 5:
+            one = np.array(values)
+            numbers = {"f": (0.0, -1.0, 1e4, np.nan, np.inf, -np.inf), "i": (-1, 0, 10**9)}
+            if one.size and one.dtype.kind in numbers:
+                one.reshape(-1)[chance.randrange(one.size)] = chance.choice(numbers[one.dtype.kind])
+            files |= save({name: one}, chance)
+    methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", chance.choice(methods)) as archive:
+        for each, content in files.items():
+            archive.writestr(f"{each}.npy", content)
+    return mutate(packed.getvalue(), chance) if chance.random() < 0.3 else packed.getvalue()
 
 
 def fuzz_npz(*, count: int, seed: int, seconds: float = float("inf")) -> list[str]:
@@ -83,24 +112,7 @@ def fuzz_npz(*, count: int, seed: int, seconds: float = float("inf")) -> list[st
         path = pathlib.Path(scratch) / "arrays.npz"
 
         def case(chance: random.Random) -> None:
-            files = save(chance.choice(sets), chance)
-            name = chance.choice(sorted(files))
-            match chance.randrange(5):
-                case 0:
-                    files[name] = mutate(files[name], chance)
-                case 1:
-                    files[chance.choice(NAMES)] = files.pop(name)
-                case 2 | 3:
-                    files[name] = change_header(files[name], chance)
-                case 4:
-                    values = np.array([chance.choice((*NUMBERS, -1, 2**62))] * 12)
-                    files |= save({name: values}, chance)
-            methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
-            with zipfile.ZipFile(path, "w", chance.choice(methods)) as archive:
-                for each, content in files.items():
-                    archive.writestr(f"{each}.npy", content)
-            if chance.random() < 0.3:
-                path.write_bytes(mutate(path.read_bytes(), chance))
+            path.write_bytes(damaged(chance.choice(sets), chance))
             split = chance.choice(("train", "test", "all"))
             source = sources.load(f"npz:{path}", split, image_size=SIZE, memory_limit=LIMIT)
             assert source.images().shape == (source.size, SIZE, SIZE, 3)

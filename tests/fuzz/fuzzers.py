@@ -8,5 +8,8 @@ FUZZERS = {
     "images": pictures.fuzz_images,
     "npz": arrays.fuzz_npz,
     "served": pictures.fuzz_served,
-    **{kind: functools.partial(runs.fuzz, kind) for kind in ("config", "metrics", "checkpoint")},
+    **{
+        kind: functools.partial(runs.fuzz, kind)
+        for kind in ("config", "metrics", "checkpoint", "judge")
+    },
 }

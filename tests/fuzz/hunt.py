@@ -1,8 +1,9 @@
 """Runs a case again and again with changed input, and notes what must not happen.
 
-A case fails if it raises anything but the errors it may, takes more than 10 s (twice: the machine
-may have been busy), or more than 2 GiB of memory above what the process had before. One that never
-ends, ends the process with a traceback after 5 minutes.
+A case fails if it raises anything but the errors it may, or one whose message is more than a line;
+if it takes more than 10 s (twice: the machine may have been busy; seconds in which a thread waited
+for a core do not count), or more than 2 GiB of memory above what the process had before. One that
+never ends, ends the process with a traceback after 5 minutes.
 """
 
 import contextlib
@@ -66,13 +67,24 @@ def _memory(field: str) -> float:
     return int(status.split(f"{field}:")[1].split()[0]) / 2**10
 
 
+def _waited() -> dict[str, float]:
+    """Seconds for which each thread of this process could have run, but no core was free."""
+    found = {}
+    for thread in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has ended
+            found[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return found
+
+
 def _try(
-    case: Callable[[random.Random], None], seed: str, refusals: tuple[type[Exception], ...]
+    case: Callable[[random.Random], None],
+    seed: str,
+    refusals: tuple[type[Exception], ...],
 ) -> tuple[str, bool, float]:
     """What a case did wrong or "", whether it was refused, and its seconds."""
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
     faulthandler.dump_traceback_later(300, exit=True)
-    clock, failure, refused = time.perf_counter(), "", False
+    waited, clock, failure, refused = _waited(), time.perf_counter(), "", False
     try:
         with (
             contextlib.redirect_stdout(io.StringIO()),
@@ -81,12 +93,15 @@ def _try(
             case(random.Random(seed))
     except refusals as error:
         refused = True
-        if "Traceback" in str(error):
-            failure = f"message {error}"
+        text = str(error)
+        if (isinstance(error, UserError) and len(text.splitlines()) != 1) or "Traceback" in text:
+            failure = f"message {text!r}"
     except Exception as error:
         failure = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     faulthandler.cancel_dump_traceback_later()
-    return failure, refused, time.perf_counter() - clock
+    took = time.perf_counter() - clock
+    delays = [after - waited.get(thread, 0.0) for thread, after in _waited().items()]
+    return failure, refused, took - max(delays)
 
 
 def hunt(

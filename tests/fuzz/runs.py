@@ -5,6 +5,7 @@ fails if the run has other weights than were saved.
 """
 
 import dataclasses
+import io
 import json
 import pathlib
 import random
@@ -12,10 +13,11 @@ import tempfile
 from collections.abc import Callable
 
 import numpy as np
+from fuzz.arrays import damaged
 from fuzz.hunt import VALUES, hunt, mutate
 from helpers.untrained import make_run
 
-from tfvmf import evaluation
+from tfvmf import evaluation, inference, models, posthoc
 from tfvmf.settings import flatten
 from tfvmf.training import read_metrics
 
@@ -43,6 +45,12 @@ def mutate_config(content: bytes, chance: random.Random) -> bytes:
     return json.dumps(stored).encode()
 
 
+def mutate_judge(content: bytes, chance: random.Random) -> bytes:
+    """A judge.npz with other arrays in it."""
+    with np.load(io.BytesIO(content)) as found:
+        return damaged(dict(found), chance)
+
+
 class Target:
     """A run directory, and what a reader does with it."""
 
@@ -57,6 +65,14 @@ class Target:
         (workdir / "metrics.jsonl").write_text(text)
         self.subject = evaluation.subject_from_run(workdir)
         self.weights = self.subject.encoder.get_weights()
+        images = np.random.default_rng(0).integers(0, 256, (80, 8, 8, 3), dtype=np.uint8)
+        self.outputs = inference.Embedder(models.with_levels(self.subject.encoder))(images)
+        features, levels = self.outputs["features"], self.outputs["levels"]
+        familiarity = posthoc.Familiarity.fit(features, levels)
+        decision = posthoc.Decision.fit(
+            self.outputs["concentration"], familiarity(features, levels).numpy()
+        )
+        posthoc.Judge(familiarity=familiarity, decision=decision, step=7).save(workdir)
 
     def config(self) -> None:
         """Loads the run and its data."""
@@ -67,6 +83,15 @@ class Target:
         """Draws the curves."""
         found = read_metrics(self.workdir)
         evaluation.curves(dataclasses.replace(self.subject, metrics=found))
+
+    def judge(self) -> None:
+        """Judges images: with what is in the file, or not at all."""
+        judge = posthoc.load(self.workdir, encoder=self.subject.encoder)
+        assert judge is not None
+        judged = judge(self.outputs)
+        assert judged["accept"].shape == (80,)
+        confidence = judged["confidence"].numpy()
+        assert ((confidence > 0) & (confidence <= 1)).all(), confidence
 
     def checkpoint(self) -> None:
         """Loads the run: with the weights that were saved, or not at all."""
@@ -81,12 +106,14 @@ def fuzz(kind: str, *, count: int, seed: int, seconds: float = float("inf")) -> 
         "config": "config.json",
         "metrics": "metrics.jsonl",
         "checkpoint": "checkpoints/step-*",
+        "judge": "judge.npz",
     }
-    change = mutate_config if kind == "config" else mutate
+    change = {"config": mutate_config, "judge": mutate_judge}.get(kind, mutate)
     with tempfile.TemporaryDirectory(prefix="tfvmf-fuzz-") as scratch:
         target = Target(pathlib.Path(scratch) / "run")
         check: Callable[[], None] = getattr(target, kind)
         originals = {path: path.read_bytes() for path in target.workdir.glob(names[kind])}
+        check()  # nothing is wrong with it yet
 
         def case(chance: random.Random) -> None:
             path = chance.choice(sorted(originals))

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from tfvmf import evaluation
+from tfvmf import evaluation, inference, posthoc
 from tfvmf.data import Augmentation, load_source
 
 
@@ -31,6 +31,19 @@ def plain_encoder(*, seed=0):
     return keras.Model(images, outputs, name="plain")
 
 
+def judge_of(encoder, source):
+    """Familiarity of one half of a source, and a decision that is calibrated on the other."""
+    outputs = inference.Embedder(encoder)(source.images())
+    order = np.random.default_rng(0).permutation(source.size)
+    known, held = np.array_split(order, 2)
+    familiarity = posthoc.Familiarity.fit(outputs["features"][known])
+    values = familiarity(outputs["features"][held]).numpy()
+    decision = posthoc.Decision.fit(outputs["concentration"][held], values)
+    return posthoc.Judge(
+        familiarity=familiarity, decision=decision, source=source.name, images=len(held)
+    )
+
+
 def make_subject(directory=None, **fields):
     """Digits and a plain encoder; `fields` are those of a Subject."""
     train, test = (load_source("digits", split, image_size=12) for split in ("train", "test"))
@@ -55,6 +68,8 @@ def full_subject(directory=None, **fields):
         }
         for epoch in (1, 2, 3)
     ]
+    encoder, train = plain_encoder(), load_source("digits", "train", image_size=12)
+    fields = {"encoder": encoder, "train": train, "judge": judge_of(encoder, train)} | fields
     monitored = {"step": 30, "eval_kappa": 2.5, "knn_accuracy": float(rng.random())}
     return make_subject(
         directory,

@@ -8,7 +8,6 @@ from helpers.fitting import fit_head
 from helpers.tiny import tiny_config
 
 from tfvmf import evaluation, posthoc, serving, training
-from tfvmf.data import Augmentation
 from tfvmf.errors import UserError
 from tfvmf.methods import build_method
 from tfvmf.posthoc import cached
@@ -100,8 +99,8 @@ def test_a_head_is_exported_and_not_evaluated(head, tmp_path):
 
 
 def test_wide_features_are_used_where_they_are(head, tmp_path):
-    kinds = training.load_method(head)[1].view_kinds(Augmentation())
-    assert [count for _, count in kinds] == [2, 1]
+    kinds = cached.view_kinds(training.load_method(head)[1], ordinary=4, wide=2)
+    assert [count for _, count in kinds] == [2, 2]
     path = features_file(tmp_path / "mine.npz")
     assert fit_config(path, {}, tiny_config()).concentration.view_kind == "augment"
     with pytest.raises(UserError, match="'wide'"):
@@ -157,5 +156,5 @@ def test_wide_views_come_after_the_ordinary_ones(tmp_path):
     inputs, method = cached.feature_inputs(config), build_method(config)
     assert inputs.views(method) == [
         (cached.Draw(0, 4, 2), 2),
-        (cached.Draw(4, 2, 1), 1),
+        (cached.Draw(4, 2, 2), 2),
     ]

@@ -68,7 +68,7 @@ def test_cached_vectors_are_what_the_encoder_says_of_the_views(encoder):
     config = fit_config(encoder, {"fit_kappa.cache_views": 2, **QUICK})
     method, source = build_method(config), training.load_source(config, "digits", "test")
     vectors = cached.embed_views(method, source, 2, 1).array
-    assert vectors.shape == (400, 3, method.cached_size)
+    assert vectors.shape == (400, 4, method.cached_size)
     rows = np.array([0, 7, 399])
     augmentation = training.augmentation_from_config(config)
     views = augmentation(source.take(rows), example_seeds(config.seed, 0, rows, 1))
@@ -80,7 +80,11 @@ def test_cached_vectors_are_what_the_encoder_says_of_the_views(encoder):
     kappa = method.encoder.get_layer("concentration_head")(parts["head_inputs"], training=False)
     np.testing.assert_allclose(kappa, expected["concentration"], rtol=1e-3)
     # Wide views are other views: damaged.
-    assert np.abs(vectors[:, 2] - vectors[:, 1]).max() > 0.1
+    assert np.abs(vectors[:, 3] - vectors[:, 1]).max() > 0.1
+    # The first column is the image itself.
+    whole = method.encoder(source.take(rows) / np.float32(255), training=False)["mean_direction"]
+    direction = method.frozen_outputs(tf.constant(vectors[rows, 0]))["mean_direction"]
+    np.testing.assert_allclose(direction, whole, rtol=1e-3, atol=1e-4)
 
 
 def test_the_loss_on_vectors_is_that_on_images(encoder, rng):
@@ -89,7 +93,7 @@ def test_the_loss_on_vectors_is_that_on_images(encoder, rng):
         for count in (0, 2)
     )
     cached_method.encoder.set_weights(method.encoder.get_weights())
-    views = [tf.constant(rng.uniform(size=(6, 8, 8, 3)), tf.float32) for _ in range(3)]
+    views = [tf.constant(rng.uniform(size=(6, 8, 8, 3)), tf.float32) for _ in range(5)]
     on_images = method.loss(views)
     on_vectors = cached_method.loss([cached_method.to_cache(view) for view in views])
     for name, value in on_images.items():

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from fuzz import corpus
+from fuzz.hunt import hunt
 from helpers.untrained import make_run
 
 from tfvmf import data, inference, models, posthoc, training
@@ -87,3 +89,65 @@ def test_too_few_calibration_images_are_refused(run):
     assert isinstance(few, data.Source)
     with pytest.raises(UserError, match="19 calibration images: at least 20"):
         make_judge(config, method, few, step=7)
+
+
+@pytest.fixture
+def arrays(run):
+    with np.load(run / "judge.npz") as found:
+        return dict(found)
+
+
+HOSTILE = {
+    "familiarity.bank": [np.full((9, 4), np.nan, np.float16), np.zeros((0, 64), np.float16)],
+    "familiarity.bandwidth": [np.array(-1.0), np.array([1.0]), np.array("x")],
+    "familiarity.columns": [np.array([-1]), np.array([0.5])],
+    "familiarity.whitening": [np.eye(3, dtype=np.float32), np.array([{}], dtype=object)],
+    "familiarity.reference": [np.zeros((2, 2)), np.ones((3, 3)), np.ones((2, 2), ">f8")],
+    "decision.concentration": [np.arange(150.0)[::-1], np.ones(0), np.full(150, np.inf)],
+    "decision.familiarity": [np.ones(7)],
+    "decision.joined": [np.ones(3, complex), np.ones(2)],
+    "decision.alpha": [np.array(7.0), np.array(np.nan)],
+    "step": [np.array(-1), np.array(7.0)],
+    "source": [np.array(3), np.array(["a", "b"])],
+}
+
+
+@pytest.mark.parametrize("key", HOSTILE)
+def test_a_judge_with_other_arrays_is_refused_in_a_line_that_names_it(arrays, tmp_path, key):
+    for value in HOSTILE[key]:
+        np.savez(tmp_path / "judge.npz", **{**arrays, key: value})
+        with pytest.raises(UserError, match=r"judge\.npz") as caught:
+            posthoc.load(tmp_path)
+        assert len(str(caught.value).splitlines()) == 1
+    del arrays[key]
+    np.savez(tmp_path / "judge.npz", **arrays)
+    with pytest.raises(UserError, match=key):
+        posthoc.load(tmp_path)
+
+
+def test_a_judge_that_promises_gigabytes_is_refused_unread(arrays, tmp_path):
+    members = {key: corpus.npy(value) for key, value in arrays.items()}
+    members["decision.joined"] = corpus.npy_header((2000 * 2**17,), "<f8"), 2000
+    (tmp_path / "judge.npz").write_bytes(corpus.archive(**members))
+
+    def case(_):
+        with pytest.raises(UserError, match="bytes"):
+            posthoc.load(tmp_path)
+
+    assert hunt("a bomb in a judge", case, count=1, seed=0) == []
+
+
+def test_a_judge_that_is_no_file_is_not_the_same_as_none(tmp_path):
+    (tmp_path / "judge.npz").symlink_to("judge.npz")
+    with pytest.raises(UserError, match="regular file"):
+        posthoc.load(tmp_path)
+
+
+def test_the_judge_of_another_encoder_is_refused(run, tmp_path):
+    other = make_run(tmp_path / "other", **{"model.width": 8})
+    (other / "judge.npz").write_bytes((run / "judge.npz").read_bytes())
+    _, method, step = training.load_method(other)
+    with pytest.raises(UserError, match="another encoder"):
+        posthoc.load(other, step=step, encoder=method.encoder)
+    _, method, step = training.load_method(run)
+    assert posthoc.load(run, step=step, encoder=method.encoder) is not None

@@ -43,7 +43,7 @@ def test_a_head_learns_from_views_of_the_size_of_images(encoder):
     """Where an encoder was trained on small views, kappa is still asked about whole images."""
     config = fit_config(encoder, {"data.view_share": 0.5, **QUICK})
     assert config.data.view_share == 1.0
-    ((augmentation, _), *_) = image_inputs(config).views(build_method(config))
+    _, (augmentation, _), *_ = image_inputs(config).views(build_method(config))
     assert augmentation.size == config.data.image_size == 16
 
 

@@ -169,7 +169,7 @@ def open_image(
         raise
     except Exception as error:  # decoders raise anything at all on a broken file
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise UserError(f"{name}: broken image: {' '.join(reason.split())}") from error
+        raise UserError(f"{name}: broken image: {reason}") from error
 
 
 def read_image(

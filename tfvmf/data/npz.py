@@ -34,8 +34,7 @@ class Archive:
             with zipfile.ZipFile(path) as archive:
                 self.keys = [n.removesuffix(".npy") for n in archive.namelist()]
         except Exception as error:  # a damaged directory raises anything at all
-            reason = " ".join(str(error).split())
-            raise UserError(f"{path}: cannot be read as an npz file: {reason}") from error
+            raise UserError(f"{path}: cannot be read as an npz file: {error}") from error
 
     def find(self, patterns: tuple[str, ...], split: str) -> str | None:
         """The first key of `patterns` that is there; keys of a split come before shared ones."""
@@ -75,7 +74,7 @@ class Archive:
         except UserError:
             raise
         except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = str(error) or type(error).__name__
             raise UserError(f"{self.path}: '{key}' cannot be read: {reason}") from error
 
 

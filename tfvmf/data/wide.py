@@ -7,7 +7,10 @@ not taught by hand: it is the measured cosine with an ordinary view. What was tr
 """
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
 
+import numpy as np
 import tensorflow as tf
 
 from tfvmf import counter_random, distribute
@@ -15,8 +18,10 @@ from tfvmf.data import image_ops
 from tfvmf.data.augment import Augmentation
 
 KINDS = ("filter", "spectrum")  # studies/kappa/views.py has those that brought less
+# Pixels between the taps of a filter: an image may have been enlarged, or be sharp.
+_SPACINGS = (1, 2, 4)
 # Each parameter has its own column of random numbers. Append only.
-_COLUMNS = ("kind", "strength")
+_COLUMNS = ("kind", "strength", "spacing", "native")
 _SALT = 0x5DEECE66  # draws other numbers than the augmentation does from the same seeds
 
 
@@ -24,17 +29,21 @@ _SALT = 0x5DEECE66  # draws other numbers than the augmentation does from the sa
 class WideViews:
     """One ordinary view of each image, with one kind of damage drawn for each.
 
-    - filter: a random 3x3 filter over all channels, blended with the image.
+    - filter: a random filter of 3x3 taps over all channels, 1, 2 or 4 pixels apart, blended with
+      the image.
     - spectrum: the amplitudes of its Fourier transform moved 0 to 100 % of the way to those of
       another image; the phases stay.
 
     Attributes:
         augmentation: What happens to the images first; its `size` is the size of the views.
         kinds: Which of `KINDS` are drawn from, each as likely.
+        native_size: Size of the images before they were enlarged to what the encoder takes, if they
+            were: half of the views are damaged at that size.
     """
 
     augmentation: Augmentation
     kinds: tuple[str, ...] = KINDS
+    native_size: int | None = None
 
     def __post_init__(self) -> None:
         unknown = set(self.kinds) - set(KINDS)
@@ -55,18 +64,38 @@ class WideViews:
             float32 [B, size, size, 3] in [0, 1].
         """
         salted = salt(seeds)
-        kind, strength = tf.unstack(counter_random.uniforms(salted, len(_COLUMNS)), axis=1)
-        kind = tf.cast(kind * len(self.kinds), tf.int32)
-        shares = {
-            name: (tf.cast(tf.equal(kind, place), tf.float32) * strength)[:, None, None, None]
-            for place, name in enumerate(self.kinds)
-        }
+        drawn = counter_random.uniforms(salted, len(_COLUMNS))
         views = self.augmentation(images, seeds)
-        if "spectrum" in shares:
-            views = _with_spectrum(views, others(views), shares["spectrum"])
-        if "filter" in shares:
-            views += shares["filter"] * (_filtered(views, salted) - views)
-        return image_ops.clip(views)
+        size = views.shape[1]
+        if self.native_size is None or self.native_size >= size:
+            return self._damage(views, others(views), salted, drawn)
+
+        def enlarged(*parts: tf.Tensor) -> tf.Tensor:
+            small = (tf.image.resize(x, [self.native_size] * 2, method="area") for x in parts[:2])
+            return tf.image.resize(self._damage(*small, *parts[2:]), [size, size])
+
+        return _by_group(drawn[:, 3], [self._damage, enlarged], views, others(views), salted, drawn)
+
+    def _damage(
+        self, views: tf.Tensor, others: tf.Tensor, seeds: tf.Tensor, drawn: tf.Tensor
+    ) -> tf.Tensor:
+        """Views [B, H, W, 3] with the damage that was drawn for each."""
+        damages = [{"filter": _filtered, "spectrum": _with_spectrum}[kind] for kind in self.kinds]
+        damaged = _by_group(drawn[:, 0], damages, views, others, seeds, drawn)
+        return image_ops.clip(views + drawn[:, 1, None, None, None] * (damaged - views))
+
+
+def _by_group(
+    uniform: tf.Tensor, functions: Sequence[Callable[..., tf.Tensor]], *tensors: tf.Tensor
+) -> tf.Tensor:
+    """Each row of `tensors` [B, ...] through the function that a number in [0, 1) draws for it."""
+    count = len(functions)
+    group = tf.cast(uniform * count, tf.int32)
+    rows, *parts = (
+        tf.dynamic_partition(x, group, count) for x in (tf.range(tf.shape(group)[0]), *tensors)
+    )
+    done = [function(*each) for function, *each in zip(functions, *parts, strict=True)]
+    return tf.ensure_shape(tf.dynamic_stitch(rows, done), tensors[0].shape)
 
 
 def salt(seeds: tf.Tensor) -> tf.Tensor:
@@ -82,28 +111,41 @@ def others(views: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(tf.gather(everyone, (own + (total + 1) // 2) % total), views.shape)
 
 
-def _with_spectrum(views: tf.Tensor, others: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-    """The phases of `views`, amplitudes `share` of the way to those of `others`; [B, H, W, C]."""
-    ours, theirs = (
-        tf.signal.fft2d(tf.cast(tf.transpose(x, [0, 3, 1, 2]), tf.complex64))
-        for x in (views, others)
-    )
-    amplitude = tf.abs(ours)
-    factor = tf.math.divide_no_nan(amplitude + share * (tf.abs(theirs) - amplitude), amplitude)
-    mixed = tf.math.real(tf.signal.ifft2d(tf.cast(factor, tf.complex64) * ours))
+def _with_spectrum(
+    views: tf.Tensor, others: tf.Tensor, seeds: tf.Tensor, drawn: tf.Tensor
+) -> tf.Tensor:
+    """The phases of `views` [B, H, W, C], moved by the strength to the amplitudes of `others`."""
+    del seeds, drawn  # the strength blends pictures: their phases are the same
+    ours, theirs = (tf.signal.rfft2d(tf.transpose(x, [0, 3, 1, 2])) for x in (views, others))
+    factor = tf.math.divide_no_nan(tf.abs(theirs), tf.abs(ours))
+    mixed = tf.signal.irfft2d(tf.cast(factor, tf.complex64) * ours, views.shape[1:3])
     return tf.transpose(mixed, [0, 2, 3, 1])
 
 
-def _filtered(views: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    """Each image convolved with its own 3x3 filter, then moved to the image's mean and spread."""
-    batch, height, width = tf.shape(views)[0], views.shape[1], views.shape[2]
-    weights = tf.reshape(counter_random.normals(seeds, 27 * 3), [batch, 27, 3])
-    padded = tf.pad(views, [[0, 0], [1, 1], [1, 1], [0, 0]], mode="REFLECT")
-    patches = tf.image.extract_patches(
-        padded, [1, 3, 3, 1], [1, 1, 1, 1], [1, 1, 1, 1], padding="VALID"
+def _filtered(views: tf.Tensor, others: tf.Tensor, seeds: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
+    """Each image convolved with its own filter, then moved to the image's mean and spread."""
+    del others
+    weights = tf.reshape(counter_random.normals(seeds, 27 * 3), [-1, 27, 3])
+    # Taps that are farther apart than half the image would meet its mirror image only.
+    fitting = [each for each in _SPACINGS if each == 1 or 4 * each <= min(views.shape[1:3])]
+    filtered = _by_group(
+        drawn[:, 2], [partial(_convolved, spacing=each) for each in fitting], views, weights
     )
-    flat = tf.matmul(tf.reshape(patches, [batch, height * width, 27]), weights)
-    filtered = tf.reshape(flat, [batch, height, width, 3])
     mean, variance = tf.nn.moments(filtered, [1, 2, 3], keepdims=True)
     target_mean, target_variance = tf.nn.moments(views, [1, 2, 3], keepdims=True)
     return (filtered - mean) * tf.sqrt(target_variance / (variance + 1e-8)) + target_mean
+
+
+def _convolved(views: tf.Tensor, weights: tf.Tensor, *, spacing: int) -> tf.Tensor:
+    """Images [B, H, W, 3] convolved with filters [B, 27, 3] whose taps are `spacing` apart."""
+    batch, height, width = tf.shape(views)[0], views.shape[1], views.shape[2]
+    padded = views
+    for axis in (1, 2):  # mirrored at the sides; `tf.pad` refuses a batch without images
+        before, after = np.arange(spacing, 0, -1), np.arange(2, spacing + 2)
+        size = views.shape[axis]
+        places = np.concatenate([before, np.arange(size), size - after])
+        padded = tf.gather(padded, places, axis=axis)
+    rates = [1, spacing, spacing, 1]
+    patches = tf.image.extract_patches(padded, [1, 3, 3, 1], [1] * 4, rates, padding="VALID")
+    flat = tf.matmul(tf.reshape(patches, [batch, height * width, 27]), weights)
+    return tf.reshape(flat, [batch, height, width, 3])

@@ -53,7 +53,7 @@ class Drift:
     """Whether the confidences of a batch look like those of in-distribution images.
 
     Attributes:
-        p_value: Result of the two-sided Kolmogorov-Smirnov test. Small: they do not.
+        p_value: Of the two-sample Kolmogorov-Smirnov test. Small: they do not.
         below: The share of images that are not accepted.
         alpha: The share that is expected in distribution; None if the model does not say.
     """
@@ -74,21 +74,24 @@ class Drift:
 def measure_drift(
     confidence: np.ndarray, accept: np.ndarray, calibration: Mapping[str, Any] | None = None
 ) -> Drift:
-    """Compares confidences [N], conformal p-values, with the uniform distribution.
+    """Tests whether confidences [N] look like those of in-distribution images.
 
-    In distribution a confidence is (1 + its rank among n calibration images) / (n + 1). Where n is
-    known the test has two samples, those ranks being the second: a batch that is much larger than
-    the calibration set would otherwise show the noise of that set as drift.
+    A confidence is (1 + r) / (m + 1), r of m calibration images being no surer. The test has two
+    samples, the batch and these m images: a batch that is much larger than m would otherwise show
+    the noise of the calibration as drift. The statistic knows ranks alone, so a place between the
+    r-th image and the next stands for the image. Where m is unknown, confidences are compared
+    with the uniform distribution.
 
     Args:
         confidence: Confidences of the images that could be read.
         accept: Their decisions [N].
-        calibration: From the card of the model: `images` (n), and `alpha` or `reject_below`.
+        calibration: From the card of the model: `ranks` (m; `images` in old exports, which ranked
+            all of these), and `alpha` or `reject_below`.
     """
     calibration = calibration or {}
-    if count := calibration.get("images"):
-        ranks = np.arange(1, count + 1) / (count + 1)
-        test = scipy.stats.ks_2samp(confidence, ranks, method="asymp")
+    if count := calibration.get("ranks", calibration.get("images")):
+        places = confidence.astype(np.float64) * (count + 1) - 0.5
+        test = scipy.stats.ks_2samp(places, np.arange(1.0, count + 1.0))
     else:
         test = scipy.stats.kstest(confidence, "uniform")
     return Drift(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tfvmf import counter_random, inference, models
     from tfvmf.data import Augmentation
+    from tfvmf.posthoc import Judge
 else:
     keras, tf, counter_random, inference, models = lazy_import(
         "keras", "tensorflow", "tfvmf.counter_random", "tfvmf.inference", "tfvmf.models"
@@ -47,6 +48,8 @@ SCORES = {
     score.name: score
     for score in (
         Score("kappa", "kappa", -1),
+        Score("familiarity", "familiarity", -1),
+        Score("confidence", "confidence", -1),
         Score("feature_norm", "feature norm", -1),
         Score("agreement", "agreement of views", -1),
         Score("ensemble", "ensemble variance", +1),
@@ -54,13 +57,19 @@ SCORES = {
     )
 }
 
-ONE_PASS = ("kappa", "feature_norm")  # one forward pass of the encoder gives them all
+JUDGED = ("familiarity", "confidence")
+_ONE_PASS = ("kappa", "feature_norm")
+NO_JUDGE = (
+    "a calibrated run: one that was trained with --config.data.reserve=0.1, at the checkpoint that "
+    "it was calibrated at, the last one"
+)
 
 
 class Uncertainty:
     """Measures chosen scores of images.
 
-    - `kappa`: the encoder's concentration; `feature_norm`: the length of its features. One pass.
+    - `kappa`: the encoder's concentration; `feature_norm`: the length of its features;
+      `familiarity` and `confidence`: what the judge says of it. One pass for all of them.
     - `agreement`: E[cos] between the directions of augmented views of the image, what kappa
       estimates (up to a factor) without augmenting. `num_views` passes.
     - `ensemble`: mean over feature dimensions of the variance over members. One pass per member.
@@ -73,6 +82,8 @@ class Uncertainty:
     Args:
         members: An encoder, or several. All scores but `ensemble` look at the first.
         score: One or several names out of `SCORES`.
+        judge: Of the first encoder, for `familiarity` and `confidence`.
+        further: From the first encoder's outputs to further values {name: [B]} of the same pass.
         augmentation: What views are, for `agreement`.
         num_views: Number of views, for `agreement`.
         num_passes: Number of passes, for `dropout`.
@@ -84,6 +95,8 @@ class Uncertainty:
         members: keras.Model | Sequence[keras.Model],
         score: str | Sequence[str] = "kappa",
         *,
+        judge: Judge | None = None,
+        further: Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]] | None = None,
         augmentation: Augmentation | None = None,
         num_views: int = 8,
         num_passes: int = 16,
@@ -97,6 +110,8 @@ class Uncertainty:
         scores = check_scores([score] if isinstance(score, str) else score)
         if not scores:
             raise UserError(f"name at least one score of {', '.join(SCORES)}")
+        if judge is None and (judged := [name for name in scores if name in JUDGED]):
+            raise UserError(f"the score {judged[0]} needs {NO_JUDGE}")
         if "ensemble" in scores and len(self._members) < 2:
             raise UserError("the score ensemble needs at least 2 members")
         if "agreement" in scores and (augmentation is None or num_views < 2):
@@ -104,6 +119,8 @@ class Uncertainty:
         if "dropout" in scores and not (num_passes > 1 and models.has_dropout(self._members[0])):
             raise UserError("the score dropout needs an encoder with dropout and 2 passes or more")
         self.scores = tuple(scores)
+        self._network = with_judge(self._members[0], judge)
+        self._further = further
         self._augmentation = augmentation
         self._num_views, self._num_passes, self._seed = num_views, num_passes, seed
         self._embedder = inference.Embedder(self._forward)
@@ -119,11 +136,9 @@ class Uncertainty:
 
     def _forward(self, images: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
         """All scores [B] of a batch, in one graph."""
-        outputs = self._members[0](images, training=training)
-        values = {
-            "kappa": outputs["concentration"],
-            "feature_norm": tf.norm(outputs["features"], axis=1),
-        }
+        outputs = self._network(images, training=training)
+        values = {**outputs, "kappa": outputs["concentration"]}
+        values["feature_norm"] = tf.norm(outputs["features"], axis=1)
         if "ensemble" in self.scores:
             others = [member(images, training=training) for member in self._members[1:]]
             features = [member["features"] for member in (outputs, *others)]
@@ -134,7 +149,8 @@ class Uncertainty:
         if "dropout" in self.scores:
             features = _draws(lambda number: self._drop(images, number), self._num_passes)
             values["dropout"] = mean_variance(features)
-        return {name: values[name] for name in self.scores}
+        more = self._further(outputs) if self._further else {}
+        return {name: values[name] for name in self.scores} | more
 
     def _view(self, images: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """Directions [B, d] of one augmented view of each image."""
@@ -165,6 +181,34 @@ def uncertainty(
     `settings` are those of `Uncertainty`.
     """
     return Uncertainty(members, score, **settings)(images)
+
+
+def one_pass(judge: Judge | None) -> tuple[str, ...]:
+    """The scores that one forward pass of an encoder gives, all at the price of one."""
+    return (*_ONE_PASS, *(JUDGED if judge else ()))
+
+
+def from_outputs(name: str, outputs: Values) -> np.ndarray | None:
+    """The score [N] that is known from the outputs of an encoder (`with_judge`), or None."""
+    if name == "feature_norm":
+        return np.linalg.norm(outputs["features"], axis=1)
+    return outputs.get("concentration" if name == "kappa" else name)
+
+
+def with_judge(encoder: keras.Model, judge: Judge | None) -> inference.Encoder:
+    """The encoder with `familiarity`, `confidence` and `accept` [B] beside its outputs."""
+    if judge is None:
+        return encoder
+    network = models.with_levels(encoder)
+    judged = tf.function(judge, reduce_retracing=True)  # a graph then holds its arrays once
+
+    def forward(images: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
+        outputs = dict(network(images, training=training))
+        found = judged(outputs)
+        outputs.pop("levels", None)  # large, and of no further use
+        return outputs | found
+
+    return forward
 
 
 def check_scores(names: Sequence[str]) -> tuple[str, ...]:

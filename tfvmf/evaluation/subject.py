@@ -11,12 +11,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfvmf import inference, models, training
+from tfvmf import inference, models, posthoc, training
 from tfvmf.config import flatten
 from tfvmf.data import Augmentation, Source
 from tfvmf.data.base import sample_indices
 from tfvmf.errors import UserError
-from tfvmf.evaluation.scores import SCORES, Score, Uncertainty, check_outputs, check_scores
+from tfvmf.evaluation.scores import (
+    SCORES,
+    Score,
+    Uncertainty,
+    check_outputs,
+    check_scores,
+    from_outputs,
+    with_judge,
+)
 from tfvmf.evaluation.suites import NotApplicable, Options
 from tfvmf.files import scratch
 from tfvmf.methods import Method
@@ -52,6 +60,8 @@ class Subject:
         predicted_cosine: From kappa to the E[cos] of two views that it stands for; raises a
             ValueError where it stands for none.
         kappa_note: What a reader of kappa should know, or "".
+        judge: Says of images how familiar they are and whether to accept them, if the encoder was
+            calibrated: the scores `familiarity` and `confidence`, and the suite `decision`.
         load: From the name of further data, as `data.load_source` takes it, and a split, to a
             source of images of the same size.
         trained_on: Name of the data that it was trained on, if known.
@@ -76,6 +86,7 @@ class Subject:
     classifier: keras.Model | None = None
     predicted_cosine: Callable[[tf.Tensor], tf.Tensor] | None = None
     kappa_note: str = ""
+    judge: posthoc.Judge | None = None
     load: Callable[[str, str], Source] | None = None
     trained_on: str = ""
     metrics: Sequence[Mapping[str, float]] = ()
@@ -90,8 +101,8 @@ class Subject:
         check_outputs(self.encoder)
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returns; it is called once for each key, encoder and training source."""
-        key = (self.encoder, self.train, key)
+        """What `make` returns, called once for each key, encoder, judge and training source."""
+        key = (self.encoder, self.judge, self.train, key)
         if key not in self.kept:
             self.kept[key] = make()
         return self.kept[key]
@@ -118,11 +129,13 @@ class Subject:
 
     @property
     def embedder(self) -> inference.Embedder:
-        """The encoder as a function of images."""
-        return self.keep("embedder", lambda: inference.Embedder(self.encoder))
+        """The encoder, and its judge if there is one, as a function of images."""
+        return self.keep(
+            "embedder", lambda: inference.Embedder(with_judge(self.encoder, self.judge))
+        )
 
     def embed(self, source: Source) -> inference.Embeddings:
-        """The encoder's outputs on a source."""
+        """The encoder's outputs on a source, and its judge's."""
         if source is self.train or source is self.test:
             return self.keep(source, lambda: _apply(self.embedder, source))
         return _apply(self.embedder, source)
@@ -149,8 +162,10 @@ class Subject:
             return SCORES["dropout"]
         return SCORES["kappa" if self.probabilistic else "feature_norm"]
 
-    def uncertainty(self, options: Options) -> Uncertainty:
-        """The scores that are asked for, as a function of uint8 images."""
+    def uncertainty(
+        self, options: Options, further: Callable[..., Any] | None = None
+    ) -> Uncertainty:
+        """The scores that are asked for, as a function of uint8 images; `further`: see there."""
         names = check_scores(options.scores) or (self.score(options).name,)
 
         def make() -> Uncertainty:
@@ -158,6 +173,8 @@ class Subject:
                 return Uncertainty(
                     self.members or self.encoder,
                     names,
+                    judge=self.judge,
+                    further=further,
                     augmentation=self.augmentation,
                     num_views=options.num_views,
                     num_passes=options.num_passes,
@@ -165,7 +182,7 @@ class Subject:
             except UserError as error:
                 raise UserError(f"score={','.join(names)}: {error}") from error
 
-        return self.keep((Uncertainty, names, options.num_views, options.num_passes), make)
+        return self.keep((Uncertainty, names, options.num_views, options.num_passes, further), make)
 
     def measure(self, source: Source, options: Options) -> dict[str, np.ndarray]:
         """All scores {name: [N]} of a source."""
@@ -176,11 +193,8 @@ class Subject:
     ) -> np.ndarray:
         """The main score [N] of a source, whose embeddings are known."""
         name = self.score(options).name
-        if name == "kappa":
-            return embeddings["concentration"]
-        if name == "feature_norm":
-            return np.linalg.norm(embeddings["features"], axis=1)
-        return self.measure(source, options)[name]
+        known = from_outputs(name, embeddings)
+        return self.measure(source, options)[name] if known is None else known
 
     def open(self, source: str | Source, split: str = "test", *, sample: int = 0) -> Source:
         """Further data by name, or a source; a sample of them if there are more than `sample`."""
@@ -207,7 +221,8 @@ class Subject:
             self.workdir, checkpoint=str(checkpoint), trust_model=self.trust_model
         )
         facts = {"step": step, "checkpoint": f"step-{step}"}
-        return dataclasses.replace(self, **_declared(method), facts=facts, kept={})
+        judge = posthoc.load(self.workdir, step=step)
+        return dataclasses.replace(self, **_declared(method), judge=judge, facts=facts, kept={})
 
 
 def subject_from_run(
@@ -267,6 +282,7 @@ def subject_from_run(
         name=config.method,
         members=tuple(member.encoder for member, _ in members),
         augmentation=training.augmentation_from_config(config),
+        judge=posthoc.load(run_directory.member(workdir, 0) if members else workdir, step=step),
         load=load,
         trained_on=config.data.source,
         metrics=_metrics(workdir, len(members)),

@@ -43,35 +43,22 @@ _DROPOUT = 1 << 16  # where the views of dropout's seeds begin: beyond any view 
 
 
 class StepContext(NamedTuple):
-    """Where training stands, the same on every replica.
+    """Where training stands, the same on every replica."""
 
-    Attributes:
-        seed: Two integers, the run's seed and the step, for a method that draws random numbers.
-        epoch: Number of epochs done, with fractions.
-        training: Whether models are in training mode; otherwise nothing changes but the loss is
-            computed.
-    """
-
-    seed: tf.Tensor | tuple[int, int] = (0, 0)
-    epoch: tf.Tensor | float = 0.0
-    training: bool = True
+    seed: tf.Tensor | tuple[int, int] = (0, 0)  # the run's seed and the step, to draw from
+    epoch: tf.Tensor | float = 0.0  # epochs that are done, with fractions
+    training: bool = True  # whether models are in training mode; otherwise nothing changes
 
 
 START = StepContext()
 
 
 class Objective(NamedTuple):
-    """What a method computes of a batch.
+    """What a method computes of a batch."""
 
-    Attributes:
-        terms: The terms of its own loss, to be added.
-        cosines: For each view the cosine [B] between its direction and the direction that the
-            method aligns it with.
-        outputs: For each view what the encoder said of it, with `concentration` [B] if its head
-            ran.
-    """
-
-    terms: Terms
+    terms: Terms  # of its own loss, to be added
+    # For each view the cosine [B] of its direction with the one that the method aligns it with, and
+    # what the encoder said of it, with `concentration` [B] if its head ran.
     cosines: Sequence[tf.Tensor] = ()
     outputs: Sequence[dict[str, tf.Tensor]] = ()
 
@@ -81,44 +68,28 @@ class Method(abc.ABC):
 
     A subclass declares what is its own in class attributes, builds what it needs beside the encoder
     in `build_parts` and computes its loss in `objective`; this class adds the paper's concentration
-    terms, the same way for every method. Everything that a checkpoint must hold is in `models`.
+    terms, the same way for every method. All models that are trained or saved are in `models`, by
+    name; `num_wide_views` further, damaged views are for the concentration head alone.
 
     Args:
         config: The whole configuration of the run.
         num_classes: Number of classes of the labels, 0 without labels.
         encoder: The encoder to train; by default the one that the configuration describes.
-
-    Attributes:
-        section: The section of the configuration that holds its settings.
-        settings: Its settings, by their names in that section.
-        term_names: Names of the terms of its own loss.
-        relative_cost: Time of a step, as a multiple of SimCLR's.
-        num_views: Views per image.
-        num_wide_views: Further, damaged views that only the concentration head learns from.
-        needs_labels: Whether it can train only on labeled images.
-        follows_epochs: Whether a step depends on how many epochs are done.
-        probabilistic: Whether the encoder learns a concentration.
-        explicit: Whether the paper's alignment and penalty teach the concentration.
-        learns_directions: Whether the encoder changes, or only its concentration head.
-        takes: What the encoder is applied to, `images` or `features`.
-        kappa_note: What a reader of kappa should know, or "".
-        models: All models that are trained or saved, by name.
-        backbone: What the encoder was last built on.
     """
 
-    section: ClassVar[str] = ""
-    settings: ClassVar[dict[str, Setting]] = {}
-    term_names: ClassVar[tuple[str, ...]] = ()
-    relative_cost: ClassVar[float] = 1.0
-    num_views: int = 2
-    needs_labels: ClassVar[bool] = False
-    follows_epochs: ClassVar[bool] = False
-    probabilistic: ClassVar[bool] = True
-    explicit: ClassVar[bool] = True
-    learns_directions: ClassVar[bool] = True
-    backbone: models.Backbone | None = None
-    takes: str = "images"
-    kappa_note: str = ""
+    section: ClassVar[str] = ""  # of the configuration, that holds its settings
+    settings: ClassVar[dict[str, Setting]] = {}  # by their names in that section
+    term_names: ClassVar[tuple[str, ...]] = ()  # of its own loss
+    relative_cost: ClassVar[float] = 1.0  # time of a step, as a multiple of SimCLR's
+    num_views: int = 2  # per image
+    needs_labels: ClassVar[bool] = False  # whether it can train only on labeled images
+    follows_epochs: ClassVar[bool] = False  # whether a step depends on how many epochs are done
+    probabilistic: ClassVar[bool] = True  # whether the encoder learns a concentration
+    explicit: ClassVar[bool] = True  # whether the paper's alignment and penalty teach it
+    learns_directions: ClassVar[bool] = True  # or only the concentration head changes
+    backbone: models.Backbone | None = None  # what the encoder was last built on
+    takes: str = "images"  # what the encoder is applied to, or `features`
+    kappa_note: str = ""  # what a reader of kappa should know
 
     def __init__(
         self,
@@ -174,13 +145,7 @@ class Method(abc.ABC):
     def locate(
         cls, config: ml_collections.ConfigDict, workdir: pathlib.Path, *, trust_model: bool = False
     ) -> None:
-        """Points the configuration to files that the run directory keeps beside checkpoints.
-
-        Args:
-            config: The run's configuration.
-            workdir: The run directory.
-            trust_model: See `tfvmf.load`.
-        """
+        """Points the configuration to files that the run directory keeps beside checkpoints."""
         del trust_model
         if parse_backbone(config.model.backbone)[0] != "built_in":
             path = workdir / _BACKBONE_FILE
@@ -289,10 +254,7 @@ class Method(abc.ABC):
     # ---- The train step: views in, loss out.
 
     def loss(
-        self,
-        views: Views,
-        labels: tf.Tensor | None = None,
-        context: StepContext = START,
+        self, views: Views, labels: tf.Tensor | None = None, context: StepContext = START
     ) -> Terms:
         """All terms of the loss with their sum as `loss`, and what to watch beside them.
 
@@ -351,10 +313,8 @@ class Method(abc.ABC):
             **options: Further ones of `models.load_backbone`.
         """
         config = self.config.model
-        named = config.level_layers
-        levels = tuple(
-            name.strip() for name in named.split(",") if name.strip() not in ("", "none")
-        )
+        named = [name.strip() for name in config.level_layers.split(",")]
+        levels = tuple(name for name in named if name not in ("", "none"))
         backbone = models.load_backbone(
             spec or config.backbone,
             width=config.width,
@@ -363,7 +323,7 @@ class Method(abc.ABC):
             weights=config.weights,
             feature_layer=config.feature_layer,
             input_range=config.input_range,
-            level_layers=levels if named else None,
+            level_layers=levels if config.level_layers else None,
             **options,
         )
         models.freeze_stages(backbone, config.freeze_stages)
@@ -387,14 +347,8 @@ class Method(abc.ABC):
     ) -> list[dict[str, Any]]:
         """Encodes views of one size, each in a pass of its own or all in one (`model.one_pass`).
 
-        Args:
-            views: Images [B, H, W, 3], several times.
-            context: Where training stands: dropout draws from it.
-            model: The encoder by default.
-            first_view: Number of the first view among all of the step.
-
-        Returns:
-            The outputs of each view; without `concentration` where the head learns from wide views.
+        Returns the outputs of each view; without `concentration` where the head learns from wide
+        views. Dropout draws from `context` and the numbers of the views, from `first_view` on.
         """
         model = model or self.encoder
         rows = tf.shape(views[0])[0]
@@ -419,20 +373,29 @@ class Method(abc.ABC):
             outputs += [{name: parts[name][i] for name in parts} for i in range(len(group))]
         return outputs
 
-    def head_objective(self, views: Views, *, training: bool = True) -> Objective:
+    def head_objective(
+        self, views: Views, *, training: bool = True, skip: Sequence[int] = ()
+    ) -> Objective:
         """What views teach the concentration head while the encoder stands still.
 
         The encoder is in inference mode and gets no gradient. All views are one batch for the head:
-        normalized apart, wide views would look like ordinary ones. The cosine of each view is that
-        with the first (of the first: with the second).
+        normalized apart, wide views would look like ordinary ones. The cosine of a view is the mean
+        of those with the ordinary views beside it, which come first. Views at the places of `skip`
+        are only compared with.
         """
         frozen = self.frozen_outputs(tf.concat(views, axis=0))
         mu = tf.split(tf.stop_gradient(frozen["mean_direction"]), len(views))
         head = self.encoder.get_layer("concentration_head")
-        kappa = head(tf.stop_gradient(frozen["head_inputs"]), training=training)
-        cosines = [losses.cosine(mu[0], other) for other in mu[1:]]
-        outputs = [{"concentration": part} for part in tf.split(kappa, len(views))]
-        return Objective({}, [cosines[0], *cosines], outputs)
+        seen = tf.split(tf.stop_gradient(frozen["head_inputs"]), len(views))
+        places = [place for place in range(len(views)) if place not in skip]
+        kappa = head(tf.concat([seen[place] for place in places], axis=0), training=training)
+        cosines = []
+        for place in places:
+            others = [x for at, x in enumerate(mu[: self.num_views]) if at != place]
+            total = tf.add_n([losses.cosine(mu[place], other) for other in others])
+            cosines.append(total / len(others))
+        outputs = [{"concentration": part} for part in tf.split(kappa, len(places))]
+        return Objective({}, cosines, outputs)
 
     def frozen_outputs(self, views: tf.Tensor) -> Terms:
         """`mean_direction` [B, d] and `head_inputs` [B, F], to which the kappa head is applied."""

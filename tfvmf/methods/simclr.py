@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tfvmf.methods.base import (
-    Method,
-    Objective,
-    StepContext,
-    Views,
-    distribute,
-    losses,
-    tf,
-)
+from tfvmf.methods.base import Method, Objective, StepContext, Views, distribute, losses, tf
 from tfvmf.settings import Setting
 
 

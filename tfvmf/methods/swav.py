@@ -74,12 +74,9 @@ class SwAV(Method):
         config = self.config.swav
         if not config.num_local_views:
             return [pair, *wide]
+        crop = {"crop_min": config.local_crop_min, "crop_max": config.local_crop_max}
         try:
-            local = augmentation.changed(
-                size=config.local_size,
-                crop_min=config.local_crop_min,
-                crop_max=config.local_crop_max,
-            )
+            local = augmentation.changed(size=config.local_size, **crop)
         except ValueError as error:
             raise UserError(f"--config.swav.local_*: {error}") from error
         return [pair, (local, config.num_local_views), *wide]
@@ -96,13 +93,9 @@ class SwAV(Method):
         parts = []
         for assigned in range(self.num_views):
             codes = self._codes(assigned, directions[assigned], scores[assigned], context)
-            parts += [
-                losses.swapped_prediction(
-                    codes, scores[view], temperature=self.config.swav.temperature
-                )
-                for view in range(len(outputs))
-                if view != assigned
-            ]
+            others = [*scores[:assigned], *scores[assigned + 1 :]]
+            softness = self.config.swav.temperature
+            parts += [losses.swapped_prediction(codes, s, temperature=softness) for s in others]
         cosine = losses.cosine(directions[0], directions[1])
         prediction = tf.add_n(parts) / len(parts)
         return Objective({"prediction": prediction}, [cosine, cosine], outputs[: self.num_views])

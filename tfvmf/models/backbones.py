@@ -46,10 +46,7 @@ class Backbone:
         model: From float images [B, H, W, 3] in [0, 1] to `features` [B, F], further entries for
             the levels (maps [B, H, W, C] or tokens [B, T, C]) and, if it has one of its own,
             `mean_direction` [B, d].
-        built_in: Whether it is one of `BACKBONES`.
-        feature_layer: Name of the output or layer that is the features.
-        input_range: The pixels that the network takes, one of `INPUT_RANGES`.
-        level_layers: Names of the outputs or layers that are the levels.
+        built_in: Whether it is one of `BACKBONES`; the next three are found in any other (`adapt`).
         original: What was loaded, a file or a model; None for a network that is built in.
     """
 
@@ -96,20 +93,13 @@ def load_backbone(
     level_layers: tuple[str, ...] | None = None,
     trust_model: bool = False,
 ) -> Backbone:
-    """Builds or loads the backbone that a spec names.
+    """Builds or loads the backbone that a spec names; `kind` says what a spec without a prefix is.
 
-    Args:
-        spec: See above.
-        kind: What `spec` is without its prefix; also `saved_model`, the directory of a SavedModel.
-        width: For built-in networks (`resnet.build_backbone`), like the next two.
-        stem: See there.
-        dropout: See there.
-        weights: For `applications:`, `imagenet` (the default), `none` or a `.weights.h5` file; of
-            `hub:`: `none`, or the preset's.
-        feature_layer: For any other network (`adapt`), like the next two.
-        input_range: See there.
-        level_layers: See there.
-        trust_model: Load a SavedModel whatever it contains (`load_saved_model`).
+    `width`, `stem` and `dropout` are for a network that is built in (`resnet.build_backbone`);
+    `feature_layer`, `input_range` and `level_layers` for any other (`adapt`). `weights` are for
+    `applications:`: `imagenet` (the default), `none` or a `.weights.h5` file; and for `hub:`:
+    `none`, or the preset's. The kind `saved_model` is the directory of a SavedModel, which is
+    loaded whatever it contains if `trust_model` is set (`load_saved_model`).
     """
     kind, name = (kind, spec) if kind else parse_backbone(spec)
     if weights and kind not in ("applications", "hub"):
@@ -326,10 +316,8 @@ class Graph:
                 f"{_listed(list(self.outputs) if saved else names, near=name)}{more}"
             )
         if isinstance(found[0], keras.Model):
-            raise UserError(
-                f"{setting}={name}: {self.where} has a whole model of this name: name a layer "
-                "beside it"
-            )
+            problem = f"{self.where} has a whole model of this name: name a layer beside it"
+            raise UserError(f"{setting}={name}: {problem}")
         if not isinstance(found[0].output, keras.KerasTensor):
             raise UserError(f"{setting}={name}: the layer has several outputs")
         return found[0].output
@@ -350,12 +338,14 @@ class Graph:
         if len(names) > 1:
             names = [name for name in _OBVIOUS if name in self.outputs]
         if not names:
+            listed = _listed(list(self.outputs))
             raise UserError(
-                f"{self.where} has the outputs {_listed(list(self.outputs))}: choose one with "
-                "feature_layer=NAME"
+                f"{self.where} has the outputs {listed}: choose one with feature_layer=NAME"
             )
         operation = self._makers.get(id(self.outputs[names[0]]))
-        if not _is_softmax(operation):
+        activation = getattr(operation, "activation", None)
+        softmax = isinstance(operation, layers.Softmax)
+        if not softmax and activation is not keras.activations.softmax:
             return names[0]
         # Probabilities of classes are no features: those are what goes into the last layer.
         shapes = layers.Flatten | layers.Reshape
@@ -422,12 +412,9 @@ class Graph:
             tokens = [name for name, value in self.declared.items() if len(value.shape) == 3]
             return tuple(self.declared) if not tokens else _evenly(tokens[1:] or tokens)
         size = self.input.shape[1] or USUAL_SIZE
-        made = [
-            operation
-            for operation in self.ancestors(features)
-            if isinstance(operation.output, keras.KerasTensor)
-            and not isinstance(operation, layers.InputLayer | layers.ZeroPadding2D)
-        ]
+        made = [op for op in self.ancestors(features) if isinstance(op.output, keras.KerasTensor)]
+        ignored = layers.InputLayer | layers.ZeroPadding2D
+        made = [operation for operation in made if not isinstance(operation, ignored)]
         if not made or any(isinstance(operation, SavedFunction) for operation in made):
             return ()
         trial = keras.KerasTensor((1, size, size, self.input.shape[3]), dtype=self.input.dtype)
@@ -451,9 +438,8 @@ class Graph:
             members = octaves[octave]
             blocks = [name for name, _, merges in members if merges]
             narrowest = min(channels for _, channels, _ in members)
-            levels += (blocks or [name for name, channels, _ in members if channels == narrowest])[
-                -1:
-            ]
+            ends = blocks or [name for name, channels, _ in members if channels == narrowest]
+            levels.append(ends[-1])
         return tuple(levels)
 
 
@@ -465,11 +451,6 @@ def _natural_images() -> np.ndarray:
     waves = np.moveaxis(np.fft.ifft2(np.fft.fft2(noise) / radius).real, 1, 3)
     images = np.array([0.485, 0.456, 0.406]) + 0.27 * waves / waves.std()
     return np.clip(images, 0.0, 1.0).astype(np.float32)
-
-
-def _is_softmax(operation: Any) -> bool:
-    activation = getattr(operation, "activation", None)
-    return isinstance(operation, layers.Softmax) or activation is keras.activations.softmax
 
 
 def _evenly(names: list[str]) -> tuple[str, ...]:
@@ -540,24 +521,20 @@ class Pixels(layers.Layer):
         whole = "int" in pixel_type
         self.expected, self.pixel_type = tuple(expected), pixel_type
         self.input_range = input_range or ("0..255" if whole else "0..1")
-        shape = list(self.expected)
+        shape, problem = list(self.expected), ""
         if len(shape) != 4 or shape[3] not in (1, 3):
-            raise UserError(
-                f"the model's input has the shape {shape}: expected images, [N, H, W, 3] or "
-                "[N, H, W, 1]"
-            )
-        if shape[0] is not None:
-            raise UserError(f"the model takes batches of {shape[0]} only: save it with any size")
-        if (shape[1] is None) != (shape[2] is None):
-            raise UserError(f"the model's input {shape} fixes one side only")
-        if self.input_range not in INPUT_RANGES:
-            raise UserError(
-                f"input_range={input_range} is unknown: use one of {', '.join(INPUT_RANGES)}"
-            )
-        if whole and self.input_range != "0..255":
-            raise UserError(
-                f"input_range={input_range}: the model's input is {pixel_type}: use 0..255"
-            )
+            problem = f"the model's input has the shape {shape}: expected images, [N, H, W, 3] or "
+            problem += "[N, H, W, 1]"
+        elif shape[0] is not None:
+            problem = f"the model takes batches of {shape[0]} only: save it with any size"
+        elif (shape[1] is None) != (shape[2] is None):
+            problem = f"the model's input {shape} fixes one side only"
+        elif self.input_range not in INPUT_RANGES:
+            problem = f"input_range={input_range} is unknown: use one of {', '.join(INPUT_RANGES)}"
+        elif whole and self.input_range != "0..255":
+            problem = f"input_range={input_range}: the model's input is {pixel_type}: use 0..255"
+        if problem:
+            raise UserError(problem)
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """Resizes, converts to gray, scales and casts, where the model needs it."""
@@ -619,9 +596,7 @@ def _load_keras(path: pathlib.Path) -> keras.Model:
 def _load_saved(path: pathlib.Path, *, trust_model: bool) -> keras.Model:
     """A SavedModel: its signature `serving_default`, its only one, or its call."""
     layer = SavedFunction(path, trust_model=trust_model, name="saved_function")
-    inputs = keras.Input(
-        layer.spec.shape[1:], batch_size=layer.spec.shape[0], dtype=layer.spec.dtype.name
-    )
+    inputs = keras.Input(batch_shape=tuple(layer.spec.shape), dtype=layer.spec.dtype.name)
     return keras.Model(inputs, layer(inputs), name="saved_model")
 
 

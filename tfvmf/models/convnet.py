@@ -18,17 +18,9 @@ def build_backbone(
 
     The stem is the first stage. Each of the three others is: 3x3 convolution, max-pooling of 2x2,
     batch norm, ReLU, 3x3 convolution, batch norm, ReLU. There are no shortcuts: they brought
-    nothing at this depth.
-
-    Args:
-        name: `convnet8`: seven convolutions and, as the ResNets count, a classifier.
-        width: Channels of the first stage; the others have 2, 8 and 16 times as many.
-        stem: `cifar` or `imagenet`, as of `resnet.build_backbone`.
-        dropout: Probability of dropping a channel before the last convolution of each stage.
-
-    Returns:
-        A model from float images [B, H, W, 3] with values in [0, 1] to a dictionary: the feature
-        maps `stage1` ... `stage4` and `features` [B, 16 width], the last map averaged over space.
+    nothing at this depth. `convnet8` has seven convolutions and, as the ResNets count, a
+    classifier. Arguments and outputs are those of `resnet.build_backbone`, but the stages after
+    the first have 2, 8 and 16 times `width` channels, and dropout is in each stage.
     """
     if name != "convnet8":
         raise ValueError(f"backbone {name!r} is unknown: use convnet8")

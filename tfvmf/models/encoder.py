@@ -56,8 +56,8 @@ def build_encoder(
         backbone: A network: its name or spec (`load_backbone`), a Keras model or layer from images
             to features, which are vectors, maps or tokens (`adapt`, which also says how to choose
             among its layers), or what these two functions return.
-        width: Channels of the first stage (64 in the original ResNets), where a name is given.
-        stem: `cifar` (3x3 convolution, no pooling) or `imagenet`, where a name is given.
+        width: Channels of the first stage, where a name is given (`resnet.build_backbone`).
+        stem: `cifar` or `imagenet`, likewise.
         dimension: Length d of the mean direction. None: no direction head, the mean direction is
             the backbone's own or its normalized features (for encoders trained with labels).
         hidden: Width of the hidden layers of both heads.
@@ -78,9 +78,8 @@ def build_encoder(
     """
     if concentration_levels not in LEVELS:
         raise ValueError(f"concentration_levels must be last or all, not {concentration_levels!r}")
-    for name, value in (("dimension", dimension), ("hidden", hidden)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
+    if hidden < 1:
+        raise ValueError(f"hidden must be at least 1, not {hidden}")
     if dimension is not None and dimension < 2:
         raise ValueError(f"dimension must be at least 2 (a circle), not {dimension}")
     if isinstance(backbone, str):
@@ -105,13 +104,13 @@ def build_encoder(
         )(features)
     if concentration:
         maps = {key: x for key, x in outputs.items() if key not in ("features", "mean_direction")}
-        if concentration_levels == "all" and not maps:
+        head_inputs, everything = features, concentration_levels == "all"
+        if everything and not maps:
             raise UserError(
                 "concentration levels=all: the backbone shows no maps: name layers with "
                 "level_layers=a,b,c, or use levels=last"
             )
-        head_inputs = features
-        if concentration_levels == "all":
+        if everything:
             head_inputs = Levels(name="levels", dtype="float32")(maps)
         kappa = build_concentration_head(
             head_inputs.shape[-1],
@@ -119,7 +118,7 @@ def build_encoder(
             initial=initial_concentration,
             dropout=dropout,
             # The scale of features from elsewhere is unknown, and differs from one to the next.
-            input_norm=concentration_levels == "all" or not backbone.built_in,
+            input_norm=everything or not backbone.built_in,
         )(head_inputs)
     else:
         kappa = ConstantConcentration(name="concentration")(features)
@@ -189,12 +188,10 @@ def frozen_outputs(encoder: keras.Model) -> keras.Model:
     Images -> `mean_direction` [B, d], and `head_inputs` [B, F], what the concentration head is
     applied to: the layer `levels` where there is one, otherwise the features.
     """
-    sees_levels = any(layer.name == "levels" for layer in encoder.layers)
+    levels = [layer.output for layer in encoder.layers if layer.name == "levels"]
     outputs = {
         "mean_direction": encoder.output["mean_direction"],
-        "head_inputs": encoder.get_layer("levels").output
-        if sees_levels
-        else encoder.output["features"],
+        "head_inputs": (levels or [encoder.output["features"]])[0],
     }
     return keras.Model(encoder.input, outputs, name="frozen_outputs")
 
@@ -227,14 +224,8 @@ def build_direction_head(
     As in the paper: linear without bias, batch norm, ReLU, linear; then mu = v / |v|. The layer
     `mean_direction` divides; what goes into it is the projection v.
 
-    Args:
-        features: Length of the features.
-        dimension: Length of the direction.
-        hidden: Width of the hidden layers.
-        hidden_layers: How many there are; SimSiam has two.
-        output_norm: Whether v is batch-normalized, without scale and offset, as in SimSiam.
-        dropout: Probability of dropping a hidden unit.
-        name: The model's name.
+    SimSiam has two `hidden_layers` of width `hidden`, and an `output_norm`: batch norm of v without
+    scale and offset. `dropout` is the probability of dropping a hidden unit.
     """
     inputs = keras.Input((features,), name="features")
     x = inputs
@@ -342,8 +333,7 @@ class Prototypes(keras.layers.Layer):
 
     def __init__(self, count: int, *, queue_length: int = 0, **kwargs: Any) -> None:
         super().__init__(dtype="float32", **kwargs)
-        self.count = count
-        self.queue_length = queue_length
+        self.count, self.queue_length = count, queue_length
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the prototypes [d, K], random unit vectors, and an empty queue [2, L, d]."""

@@ -37,29 +37,19 @@ class BatchNorm(keras.layers.Layer):
         self, *, momentum: float = 0.9, epsilon: float = 1e-5, affine: bool = True, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.momentum = momentum
-        self.epsilon = epsilon
-        self.affine = affine
+        self.momentum, self.epsilon, self.affine = momentum, epsilon, affine
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates scale, offset and the moving statistics, one of each a channel."""
         # Statistics and scale stay in float32 whatever the compute type: the kernel needs it.
-        shared: dict[str, Any] = {
-            "shape": (input_shape[-1],),
-            "dtype": "float32",
-            "autocast": False,
-        }
+        shape = (input_shape[-1],)
+        add = functools.partial(self.add_weight, shape=shape, dtype="float32", autocast=False)
         # Every replica computes the same global statistics: the first one's are everyone's.
         moving = {"trainable": False, "aggregation": "only_first_replica"}
-        learned = {"trainable": self.affine}
-        self.gamma = self.add_weight(name="gamma", initializer="ones", **learned, **shared)
-        self.beta = self.add_weight(name="beta", initializer="zeros", **learned, **shared)
-        self.moving_mean = self.add_weight(
-            name="moving_mean", initializer="zeros", **moving, **shared
-        )
-        self.moving_variance = self.add_weight(
-            name="moving_variance", initializer="ones", **moving, **shared
-        )
+        self.gamma = add(name="gamma", initializer="ones", trainable=self.affine)
+        self.beta = add(name="beta", initializer="zeros", trainable=self.affine)
+        self.moving_mean = add(name="moving_mean", initializer="zeros", **moving)
+        self.moving_variance = add(name="moving_variance", initializer="ones", **moving)
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Normalizes [B, C] or [B, H, W, C]; `training` uses and records the batch's statistics."""
@@ -193,22 +183,16 @@ class Convolution(keras.layers.Conv2D):
 
 
 def winograd(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """Convolution of stride 1, padded to the same size, as of `tf.nn.conv2d`, by Winograd's method.
+    """Maps [B, H, W, C] and filters [3, 3, C, K] -> [B, H, W, K], as `tf.nn.conv2d` of stride 1.
 
     Four outputs in a row of a filter of three are a product of polynomials of degrees 3 and 2,
     which is known from its values at six points: y = A' [(G g) * (B' d)] with six multiplications
     instead of twelve, and in two dimensions 36 instead of 144. The values of all tiles at one
     point, over all channels, are one matrix product, and so are the input and output transforms.
-    TensorFlow derives the gradients, which are products of the same kind and save as much.
+    TensorFlow derives the gradients, which are products of the same kind and save as much. H and W
+    must be known when the graph is made.
 
     Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016.
-
-    Args:
-        x: Maps [B, H, W, C]; H and W must be known when the graph is made.
-        kernel: Filters [3, 3, C, K].
-
-    Returns:
-        Maps [B, H, W, K].
     """
     _, height, width, channels = x.shape
     filters = kernel.shape[-1]
@@ -243,11 +227,9 @@ def _of_filters() -> np.ndarray:
 
 @functools.cache
 def _of_maps(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Along one side of a map: to the points of its tiles and back.
+    """Along one side of a map, from pixels to points and tiles [6 T, size], and back [size, 6 T].
 
-    Returns:
-        From pixels to points and tiles, [6 T, size], and from these to pixels, [size, 6 T], for
-        T = size / 4 tiles, rounded up. What is beyond the map is 0, or not wanted.
+    There are T = size / 4 tiles, rounded up. What is beyond the map is 0, or not wanted.
     """
     lagrange = [polynomial.polyfromroots(np.delete(_POINTS, j)) for j in range(len(_POINTS))]
     infinity = polynomial.polyfromroots(_POINTS)

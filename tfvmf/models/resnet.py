@@ -11,17 +11,11 @@ from tfvmf.settings import STEMS
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """How many blocks each of the four stages has, of which kind, and what they cost.
-
-    Attributes:
-        blocks: Blocks of each stage.
-        bottleneck: Whether a block is 1x1, 3x3, 1x1 convolutions; otherwise it is two of 3x3.
-        relative_cost: Multiplications on an image of 32x32 pixels, relative to ResNet-18.
-    """
+    """How many blocks each of the four stages has, of which kind, and what they cost."""
 
     blocks: tuple[int, int, int, int]
-    bottleneck: bool
-    relative_cost: float
+    bottleneck: bool  # 1x1, 3x3 and 1x1 convolutions; otherwise two of 3x3
+    relative_cost: float  # multiplications on an image of 32x32 pixels, relative to ResNet-18
 
     @property
     def expansion(self) -> int:

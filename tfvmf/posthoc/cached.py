@@ -24,7 +24,7 @@ from tfvmf.errors import UserError
 from tfvmf.methods import Method
 from tfvmf.methods.base import ViewKind
 from tfvmf.models.backbones import resources
-from tfvmf.posthoc.method import FitKappa
+from tfvmf.posthoc.method import WIDE_VIEWS, FitKappa, whole_images
 from tfvmf.progress import Progress
 from tfvmf.training.inputs import (
     Inputs,
@@ -46,7 +46,7 @@ class CachedViews:
     """Vectors of several views of each image.
 
     Attributes:
-        array: float32 [N, ordinary + wide, D], in memory or on disk.
+        array: float32 [N, V, D], in memory or on disk; first the image itself, if it is there.
         ordinary: Number of ordinary views of each image.
         wide: Number of wide views (`WideViews`), which come after the ordinary ones.
         places: Row of each image in `array` [N], if that is on disk in another order.
@@ -78,11 +78,16 @@ class CachedViews:
         return read
 
 
-def view_kinds(method: Method, *, ordinary: int, wide: int) -> list[ViewKind]:
-    """What a step draws of cached views, in the order that the method expects."""
-    kinds: list[ViewKind] = [(Draw(0, ordinary, method.num_views), method.num_views)]
+def view_kinds(method: Method, *, ordinary: int, wide: int, whole: int = 0) -> list[ViewKind]:
+    """What a step draws of cached views, in the order that the method expects.
+
+    `whole` is 1 where the image itself is in the first column.
+    """
+    kinds: list[ViewKind] = [(Draw(0, 1, 1), 1)] * whole
+    kinds.append((Draw(whole, ordinary, 2), 2))
     if method.config.concentration.view_kind == "wide":
-        kinds.append((Draw(ordinary, wide, 1), 1))
+        drawn = min(WIDE_VIEWS, wide)
+        kinds.append((Draw(whole + ordinary, wide, drawn), drawn))
     return kinds
 
 
@@ -139,22 +144,22 @@ def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
         embedded[0] = embed_views(method, source, ordinary, wide)
 
     return images._replace(
-        description=f"{source.size:,} images with {ordinary + wide} cached views",
+        description=f"{source.size:,} images with {1 + ordinary + wide} cached views",
         reader=lambda: embedded[0].reader(),
-        views=lambda method: view_kinds(method, ordinary=ordinary, wide=wide),
+        views=lambda method: view_kinds(method, ordinary=ordinary, wide=wide, whole=1),
         prepare=prepare,
     )
 
 
 def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int) -> CachedViews:
-    """Embeds views of every image (`FitKappa.to_cache`), or finds those of an earlier fit on disk.
+    """Embeds every image and views of it (`FitKappa.to_cache`), or finds those of an earlier fit.
 
     The views are a function of the run's seed and of the image's index. What does not fit
     `data.memory_limit_gib` stays on disk.
     """
     config = method.config
     augmentation = augmentation_from_config(config)
-    shape = (source.size, ordinary + wide, method.cached_size)
+    shape = (source.size, 1 + ordinary + wide, method.cached_size)
 
     def embedding(kind: Kind) -> Callable[..., tf.Tensor]:
         @tf.function(reduce_retracing=True)
@@ -164,8 +169,9 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
 
         return embed
 
-    embeds = [embedding(augmentation)] * ordinary
-    embeds += [embedding(data.WideViews(augmentation=augmentation))] * wide
+    damaged = data.WideViews(augmentation=augmentation, native_size=source.native_size)
+    embeds = [embedding(whole_images), *[embedding(augmentation)] * ordinary]
+    embeds += [embedding(damaged)] * wide
     # In a random order: a folder lists class after class, and wide views mix images of a batch.
     order = np.random.default_rng(config.seed).permutation(source.size).astype(np.int32)
 
@@ -194,7 +200,8 @@ def _identity(method: FitKappa, source: data.Source, ordinary: int, wide: int) -
     """A hash of all that views of a source depend on: images, views, weights, choice of layers."""
     config = method.config
     frozen = models.frozen_outputs(method.encoder)
-    chosen = [config.seed, config.data.image_size, config.concentration.levels, ordinary, wide]
+    chosen = ["0.2", config.seed, config.data.image_size, config.concentration.levels]
+    chosen += [ordinary, wide, source.native_size]
     chosen += [config.model[key] for key in ("feature_layer", "input_range", "level_layers")]
     chosen += [source.fingerprint(), source.size, *sorted(config.augment.to_dict().items())]
     digest = hashlib.sha256(repr(chosen).encode())

@@ -74,8 +74,8 @@ class Decision:
         if size < _LEAST:
             raise UserError(f"{size} calibration images: at least {_LEAST} are needed")
         scores = [concentration] + ([] if familiarity is None else [familiarity])
-        if any(np.isnan(score).any() for score in scores):
-            raise UserError("a calibration image has a score that is not a number")
+        if not all(np.isfinite(score).all() for score in scores):
+            raise UserError("a calibration image has a score that is not a finite number")
         halves = np.array_split(np.random.default_rng(seed).permutation(size), 2)
         tables = [np.sort(score[halves[0]].astype(np.float32)) for score in scores]
         joined = _joined(tables, [score[halves[1]] for score in scores]).numpy()

@@ -6,17 +6,19 @@ and the decision, calibrated on images that the run kept for that (`config.data.
 
 import dataclasses
 import hashlib
+import math
 import os
 import pathlib
-import zipfile
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import ml_collections
 import numpy as np
 import tensorflow as tf
 
 from tfvmf import data, files, inference, models, training
+from tfvmf.data.npz import Archive
 from tfvmf.errors import UserError
 from tfvmf.methods import Method
 from tfvmf.posthoc.decision import Decision
@@ -28,6 +30,17 @@ FILE = "judge.npz"  # in a run directory
 _TRAINING, _CALIBRATION = 10_000, 5_000  # images that are looked at, at most
 _CHUNK = 1000
 _PARTS = {"familiarity": Familiarity, "decision": Decision}
+# What is in the file: the axes of each array, a letter for each length; numbers are float.
+_AXES = {
+    **{"familiarity.bank": "MF", "familiarity.bandwidth": "", "familiarity.columns": "K"},
+    **{"familiarity.center": "K", "familiarity.scale": "K", "familiarity.whitening": "KK"},
+    **{"familiarity.reference": "DD", "decision.concentration": "N", "decision.familiarity": "O"},
+    **{"decision.joined": "T", "decision.alpha": "", "step": "", "source": "", "images": ""},
+}
+_KINDS = {"familiarity.columns": "i", "step": "i", "images": "i", "source": "U"}
+_ASCENDING = ("decision.concentration", "decision.familiarity", "decision.joined")
+_POSITIVE = ("familiarity.bandwidth", "familiarity.scale", "familiarity.reference")
+_BYTES = 2**28  # of all arrays; what `fit_judge` makes has 10 MB
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +81,9 @@ class Judge:
 
     def describe(self) -> dict[str, Any]:
         """What it was calibrated on, for the card of an export."""
-        return {"source": self.source, "images": self.images, "alpha": self.decision.alpha}
+        ranks = len(self.decision.joined)  # what a confidence is a rank among
+        facts = {"source": self.source, "images": self.images, "ranks": ranks}
+        return {**facts, "alpha": self.decision.alpha}
 
     def save(self, workdir: str | os.PathLike[str]) -> None:
         """Writes `judge.npz`, plain arrays; it appears whole or not at all."""
@@ -186,43 +201,70 @@ def _embed(
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def load(workdir: str | os.PathLike[str], *, step: int | None = None) -> Judge | None:
+def load(
+    workdir: str | os.PathLike[str],
+    *,
+    step: int | None = None,
+    encoder: keras.Model | None = None,
+) -> Judge | None:
     """The judge that a run directory keeps, or None where it keeps none.
 
     Args:
         workdir: The run directory.
         step: The step of the checkpoint that is used; None where the judge is of another.
+        encoder: What it is to judge.
 
     Raises:
-        UserError: The file is damaged.
+        UserError: The file is damaged, a stranger's, or of another encoder.
     """
     path = pathlib.Path(workdir).expanduser() / FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
+    archive = Archive(str(path))
     try:
-        with np.load(path, allow_pickle=False) as found:
-            values = dict(found)
+        values = _read(archive)
         parts: dict[str, Any] = {
-            part: kind(
-                **{
-                    field.name: _number(values[f"{part}.{field.name}"], field.type is float)
-                    for field in dataclasses.fields(kind)
-                }
-            )
+            part: kind(**{f.name: values[f"{part}.{f.name}"] for f in dataclasses.fields(kind)})
             for part, kind in _PARTS.items()
         }
-        judge = Judge(
-            **parts,
-            step=int(values["step"]),
-            source=str(values["source"]),
-            images=int(values["images"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, SystemError) as error:
         raise UserError(f"{path} was not written by tfvmf, or is damaged: {error}") from error
-    return judge if step in (None, judge.step) else None
+    judge = Judge(**parts, **{name: values[name] for name in ("step", "source", "images")})
+    if step not in (None, judge.step):
+        return None
+    made = {} if encoder is None else models.with_levels(encoder).output
+    lengths = {name: value.shape[-1] for name, value in made.items()}
+    length, highest = judge.familiarity.bank.shape[1], judge.familiarity.columns.max(initial=-1)
+    if made and (lengths["features"] != length or highest >= lengths.get("levels", 0)):
+        raise UserError(f"{path} judges features of length {length}: it is of another encoder")
+    return judge
 
 
-def _number(value: np.ndarray, single: bool) -> np.ndarray | float:
-    if value.dtype.kind not in "fi" or np.isnan(value).any():
-        raise ValueError("it holds something else than numbers")
-    return float(value) if single else value
+def _read(archive: Archive) -> dict[str, Any]:
+    """All values of a judge, by name; what the headers promise is checked before they are read."""
+    sizes, total = {"D": 2}, 0
+    for key, axes in _AXES.items():
+        shape, dtype = archive.header(key)
+        total += math.prod(shape) * dtype.itemsize
+        same = len(axes) == len(shape) and all(
+            sizes.setdefault(axis, length) == length
+            for axis, length in zip(axes, shape, strict=True)
+        )
+        known = dtype.kind == _KINDS.get(key, "f") and dtype.isnative and dtype != np.longdouble
+        if not same or not known:
+            raise ValueError(f"'{key}' is {dtype} {list(shape)}")
+        if total > _BYTES:
+            raise ValueError(f"'{key}' takes {total:,} bytes, with those before it")
+    arrays = {key: archive.read(key) for key in _AXES}
+    for key, value in arrays.items():
+        scales = value[..., 1] if key.endswith("reference") else value
+        if (
+            (value.dtype.kind == "f" and not np.isfinite(value).all())
+            or (key in _ASCENDING and (value[1:] < value[:-1]).any())
+            or (key in _POSITIVE and (scales <= 0).any())
+            or (value.dtype.kind == "i" and (value < 0).any())
+        ):
+            raise ValueError(f"'{key}' has values that cannot be")
+    if not sizes["M"] or not sizes["N"] or sizes["O"] not in (0, sizes["N"]):
+        raise ValueError(f"{sizes['N']} and {sizes['O']} calibration images")
+    return {key: value if value.ndim else value.item() for key, value in arrays.items()}

@@ -17,6 +17,7 @@ from tfvmf.config import validate
 from tfvmf.configs import photos
 from tfvmf.errors import UserError
 from tfvmf.methods import METHODS, Method
+from tfvmf.methods.base import ViewKind
 from tfvmf.models import backbones
 from tfvmf.posthoc import cached
 from tfvmf.posthoc.judge import fit_judge
@@ -24,7 +25,7 @@ from tfvmf.posthoc.method import FitKappa
 from tfvmf.settings import PREFIXES
 from tfvmf.training import loop, run_directory
 from tfvmf.training.checkpoints import load_method
-from tfvmf.training.inputs import Inputs, image_inputs
+from tfvmf.training.inputs import Inputs, image_inputs, load_sources
 from tfvmf.training.strategies import split_processor
 
 _CACHED_VIEWS = 2  # of each image, and as many wide ones
@@ -34,6 +35,7 @@ _CACHED_STEPS, _STEPS, _EPOCHS = 1500, 400, 2
 _NOISE = re.compile(
     r"\x1b\[\d+m|Exception encountered when calling \S+ |Graph execution error: .*unavailable> "
 )
+_CROP = 0.6  # least area of a view
 _OF_MODELS = ("feature_layer", "input_range", "level_layers", "weights")  # not of runs
 
 
@@ -112,7 +114,16 @@ def make_inputs(
     elif config.fit_kappa.cache_views:
         inputs = cached.view_inputs(config)
     else:
-        inputs = image_inputs(config)
+        sources = load_sources(config)
+        inputs = image_inputs(config, sources)
+        usual = inputs.views
+
+        def views(method: Method) -> list[ViewKind]:
+            assert isinstance(method, FitKappa)
+            method.native_size = sources[0].native_size
+            return usual(method)
+
+        inputs = inputs._replace(views=views)
     if chosen is not None:
         _choose_length(config, inputs.size, chosen)
     if config.fit_kappa.kind in ("run", "features"):
@@ -195,6 +206,10 @@ def fit_config(
     settings.fit_kappa.cache_views = 0 if kind == "features" else _CACHED_VIEWS
     settings.concentration.levels = "all" if settings.fit_kappa.kind == "run" else "last"
     settings.concentration.view_kind = "wide"
+    # Small crops disagree for reasons that no damage has: they drown what it does (studies/kappa).
+    settings.augment.crop_min = max(
+        settings.augment.crop_min, min(_CROP, settings.augment.crop_max)
+    )
     settings.update_from_flattened_dict(changes)
     settings.data.view_share = 1.0  # kappa is asked about whole images: so it is taught
     validate(settings)

@@ -29,6 +29,19 @@ _COPIES = {
 }
 
 
+WIDE_VIEWS = 2  # of each image in a step
+# What the head is taught by was chosen in studies/kappa: the whole image and two views of it are
+# compared with, and it sees one view fewer than that, so that it sees as many wide ones.
+
+
+def whole_images(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+    """The view that changes nothing: images [B, H, W, 3] as floats in [0, 1]."""
+    del seeds
+    images = tf.convert_to_tensor(images)
+    scale = 255.0 if images.dtype == tf.uint8 else 1.0
+    return tf.cast(images, tf.float32) / scale
+
+
 class FitKappa(Method):
     """The paper's alignment and penalty, on a new concentration head alone.
 
@@ -42,6 +55,7 @@ class FitKappa(Method):
 
     section: ClassVar[str] = "fit_kappa"
     learns_directions: ClassVar[bool] = False
+    native_size: int | None = None  # of the images, where they are enlarged for the encoder
     settings: ClassVar[dict[str, Setting]] = {  # `tfvmf fit-kappa` sets them
         "model": Setting("", "what is frozen: a run, a model's file, or cached features"),
         "kind": Setting("run", "what `model` is", choices=KINDS),
@@ -56,7 +70,8 @@ class FitKappa(Method):
     def build_parts(self) -> None:
         """Nothing: of an encoder from elsewhere, the head alone is trained and saved."""
         # Wide views are views like the others: they all teach the head, and nothing else learns.
-        self._wide, self.num_wide_views = self.num_wide_views, 0
+        self._wide, self.num_wide_views = bool(self.num_wide_views), 0
+        self.num_views = 3 if self.takes == "images" else 2
         self._encoder = self.models["encoder"]
         self._head = self._encoder.get_layer("concentration_head")
         if self._foreign:  # its weights are in a file of its own, not in the checkpoints
@@ -164,15 +179,17 @@ class FitKappa(Method):
         return backbone
 
     def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:
-        """Ordinary views, and wide ones where the head learns from them."""
-        kinds = super().view_kinds(augmentation)
+        """The image, views of it, and wide ones where the head learns from them."""
+        kinds: list[ViewKind] = [(whole_images, 1), (augmentation, self.num_views - 1)]
         if self._wide:
-            kinds.append((data.WideViews(augmentation=augmentation), self._wide))
+            wide = data.WideViews(augmentation=augmentation, native_size=self.native_size)
+            kinds.append((wide, WIDE_VIEWS))
         return kinds
 
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""
-        return self.head_objective(views, training=context.training)
+        skip = (self.num_views - 1,) if len(views) > self.num_views else ()
+        return self.head_objective(views, training=context.training, skip=skip)
 
     def frozen_outputs(self, views: tf.Tensor) -> Terms:
         """See `Method.frozen_outputs`; of cached vectors, their two parts."""

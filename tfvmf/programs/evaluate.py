@@ -5,6 +5,7 @@
   tfvmf evaluate runs/mine --suite=cifar10c --max_images=1000
   tfvmf evaluate runs/mine folder:/labeled/images
   tfvmf evaluate runs/mine --suite=ood --in_source=cifar10 --ood_sources=cifar100,mnist
+  tfvmf evaluate runs/mine --suite=decision --ood_sources=cifar100,mnist --max_error=0.05
   tfvmf evaluate runs/mine --suite=agreement --max_images=1000 --ood_sources=mnist
 
 MODEL, or --workdir, is the run; DATA is labeled data to measure it on, the run's own by default.
@@ -46,7 +47,22 @@ FLAGS: cli.Flags = {
     "corruptions": ("generate", "cifar10c: generate, or tfds for cifar10_corrupted in --data_dir"),
     "corrupted_dir": ("", "cifar10c: directory of CIFAR-10-C's .npy files to read instead"),
     "in_source": ("", "ood: familiar data; the run's own by default"),
-    "ood_sources": ("", "ood, agreement: foreign data, separated by commas, like cifar100,mnist"),
+    "ood_sources": (
+        "",
+        "ood, decision, agreement: foreign data, separated by commas, like cifar100,mnist",
+    ),
+    "alpha": (
+        float,
+        "decision: share of images like those of the calibration that may be rejected; the run's "
+        "own, 0.05, by default",
+        0,
+    ),
+    "max_error": (
+        float,
+        "decision: find the smallest alpha at which at most this share of the accepted images is "
+        "classified wrongly, like 0.01",
+        0,
+    ),
     "supervised_workdir": ("", "ood: a run of --method=supervised, for the scores with F_res"),
 }
 
@@ -56,7 +72,9 @@ def main(values: flags.FlagValues) -> None:
     if values.model and values.workdir:
         raise UserError(f"--workdir={values.workdir}: the run is already named, {values.model}")
     # What is misspelled shows before TensorFlow, which takes seconds to import.
-    evaluation.check_names(values.suite)
+    chosen = evaluation.check_names(values.suite)
+    if values.max_error is not None and not {"all", "decision"} & set(chosen):
+        raise UserError(f"--max_error={values.max_error:g}: only --suite=decision looks for it")
     options = evaluation.Options(
         max_images=values.max_images,
         scores=cli.listed(values.score),
@@ -66,6 +84,8 @@ def main(values: flags.FlagValues) -> None:
         corrupted_dir=values.corrupted_dir,
         in_source=values.in_source,
         ood_sources=cli.listed(values.ood_sources),
+        alpha=values.alpha,
+        max_error=values.max_error,
     )
     cli.import_tensorflow()
     subject = _load(values, pathlib.Path(values.model or values.workdir or cli.DEFAULT_RUN))

@@ -18,7 +18,7 @@ from tfvmf.errors import UserError
 from tfvmf.files import read_text, write_json
 from tfvmf.reproduction.experiments import Budget, Experiment, ImageSet, Run, Task, all_runs
 from tfvmf.training import checkpoints, read_metrics, run_directory
-from tfvmf.training.loop import member_config
+from tfvmf.training.loop import alone
 
 _LATEST_LINES = 20  # of metrics.jsonl, for the rate of a run
 
@@ -317,7 +317,7 @@ def _trainings(
         parts = [
             (f"{name}, member {1 + n}{seed}", run_directory.member(place, n), each)
             for n in range(1 if first_member else run.num_members)
-            for each in [member_config(config, n)]
+            for each in [alone(config, seed=config.seed + n)]
         ]
     for label, directory, settings in parts:
         if directory not in known:

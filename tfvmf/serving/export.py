@@ -105,7 +105,8 @@ def export_model(
     if data_dir:
         config.data.data_dir = os.fspath(data_dir)
     config.data.max_pixels = max_pixels or config.data.max_pixels
-    judge, card = posthoc.load(model, step=step), run_card(config, method, step)
+    judge = posthoc.load(model, step=step, encoder=method.encoder)
+    card = run_card(config, method, step)
     if split:
         images = training.load_source(config, source, split)
         refuse_overlap(config, images)

@@ -269,7 +269,7 @@ def _open_run(path: pathlib.Path, checkpoint: str, *, trust_model: bool) -> Embe
         raise UserError(
             f"{path} is a head that was fitted to features, without an encoder: it takes no images"
         )
-    judge = posthoc.load(path, step=step)
+    judge = posthoc.load(path, step=step, encoder=method.encoder)
     card["calibration"] = judge and judge.describe()
     serve = build_signatures(method.encoder, image_size=card["image_size"], judge=judge)
     return EmbeddingModel(path, card, serve=serve["serving_default"], encoder=method.encoder)

@@ -25,6 +25,8 @@ from tfvmf.files import literal, reading, write_text, writing
 from tfvmf.methods import METHODS, Method, build_method, building, check_name
 from tfvmf.training import run_directory
 
+# What TensorFlow raises about a checkpoint that is damaged.
+_UNREADABLE = (ArithmeticError, LookupError, OSError, RuntimeError, ValueError, tf.errors.OpError)
 _NAME = re.compile(r"step-(\d+)(?:\.index|\.data-.*|_temp)?")
 
 
@@ -77,7 +79,13 @@ class Checkpoints:
     def save(self) -> None:
         """Saves the present state under the number of its step, whole or not at all."""
         step = int(self._optimizer.iterations.numpy())
-        self._check_finite(step)
+        for variable in [v for model in self._models.values() for v in model.variables]:
+            if not np.isfinite(variable.numpy()).all():  # no run could go on from that
+                raise UserError(
+                    f"the weights {variable.path} are not finite after step {step}: lower "
+                    "--config.optimizer.learning_rate or lengthen its warm-up (this state is not "
+                    "saved)"
+                )
         if not self._chief:
             with tempfile.TemporaryDirectory(prefix="tfvmf-worker-") as scratch:
                 self._state.write(os.path.join(scratch, "step"))
@@ -85,23 +93,14 @@ class Checkpoints:
         place, what = directory(self._workdir), f"the checkpoint of step {step}"
         then = " (earlier checkpoints are as they were), then the same command continues from there"
         with writing(f"{place}: {what}", then=then):
-            partial = _partial(self._workdir)
+            partial = place / ".partial"
+            shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+            partial.mkdir(parents=True)
             try:
                 self._state.write(str(partial / f"step-{step}"))
                 _publish(self._workdir, step, keep=self._keep)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
-
-    def _check_finite(self, step: int) -> None:
-        """Refuses to save a state that no run could continue from."""
-        for model in self._models.values():
-            for variable in model.variables:
-                if not np.isfinite(variable.numpy()).all():
-                    raise UserError(
-                        f"the weights {variable.path} are not finite after step {step}: lower "
-                        "--config.optimizer.learning_rate or lengthen its warm-up (this state is "
-                        "not saved)"
-                    )
 
 
 def directory(workdir: pathlib.Path) -> pathlib.Path:
@@ -145,10 +144,9 @@ def damage(path: str) -> str:
             reader = tf.train.load_checkpoint(readable)
             for name in reader.get_variable_to_shape_map():
                 reader.get_tensor(name)
-    except (ArithmeticError, LookupError, OSError, RuntimeError, ValueError) as error:
-        return _reason(error)
-    except tf.errors.OpError as error:
-        return _reason(error)
+    except _UNREADABLE as error:
+        text = " ".join(str(getattr(error, "message", error)).split())
+        return text if len(text) <= 120 else text[:117] + "..."
     return ""
 
 
@@ -162,12 +160,8 @@ def _literal(path: str) -> Iterator[str]:
 def latest(workdir: pathlib.Path, *, report: bool = False) -> str | None:
     """Path of the newest checkpoint that can be read; None before the first.
 
-    Args:
-        workdir: The run directory.
-        report: Whether to print a line about each damaged checkpoint that is skipped.
-
-    Raises:
-        UserError: There are checkpoints, and none of them can be read.
+    `report` tells people, in a line, of each damaged one that is passed over. If there are
+    checkpoints and none of them can be read, that is an error.
     """
     found = paths(workdir)
     for position in reversed(range(len(found))):
@@ -186,16 +180,8 @@ def latest(workdir: pathlib.Path, *, report: bool = False) -> str | None:
     return None
 
 
-def _partial(workdir: pathlib.Path) -> pathlib.Path:
-    """An empty directory in which a checkpoint is written before it is published."""
-    path = directory(workdir) / ".partial"
-    shutil.rmtree(path, ignore_errors=True)  # of a run that was killed
-    path.mkdir(parents=True)
-    return path
-
-
 def _publish(workdir: pathlib.Path, step: int, *, keep: int) -> None:
-    """Moves the checkpoint in `_partial` to its place; the newest `keep` stay.
+    """Moves the checkpoint in `.partial` to its place; the newest `keep` stay.
 
     Those of later steps go: they are damaged, or the run would have started from them.
     """
@@ -237,28 +223,16 @@ def _to_disk(path: pathlib.Path) -> None:
         os.close(descriptor)
 
 
-def _reason(error: Exception) -> str:
-    """The first line of an error, short."""
-    text = " ".join(str(getattr(error, "message", error)).split())
-    return text if len(text) <= 120 else text[:117] + "..."
-
-
 def load_method(
     workdir: str | os.PathLike[str],
     *,
     checkpoint: str | os.PathLike[str] = "",
     trust_model: bool = False,
 ) -> tuple[ml_collections.ConfigDict, Method, int]:
-    """Builds a trained run's method again.
+    """A trained run's configuration, its method with the trained weights, and their step.
 
-    Args:
-        workdir: The run directory.
-        checkpoint: One of its checkpoints: `step-110`, `110` or the path; by default the newest,
-            or the one before if that is damaged.
-        trust_model: See `tfvmf.load`.
-
-    Returns:
-        The run's configuration, its method with the trained weights, and the step of the weights.
+    `checkpoint` is `step-110`, `110` or a path; by default it is the newest, or the one before if
+    that is damaged. For `trust_model` see `tfvmf.load`.
     """
     workdir, checkpoint = pathlib.Path(workdir).expanduser(), os.fspath(checkpoint)
     config, facts = run_directory.read(workdir)

@@ -70,7 +70,13 @@ class Contrastive(keras.Model):
         self.seed = seed
         config = _configuration(method, self.settings)
         _check_encoder(encoder, method, num_classes)
-        self.augmentation = augmentation or _default_augmentation(encoder)
+        size = encoder.input.shape[1]
+        if augmentation is None and size is None:
+            raise UserError(
+                "the encoder takes images of any size: pass "
+                "augmentation=tfvmf.data.Augmentation(size=...)"
+            )
+        self.augmentation = augmentation or data.Augmentation(size=size)
         if not isinstance(self.augmentation, data.Augmentation):
             kind = type(augmentation).__name__
             raise UserError(f"augmentation is a {kind}: expected a tfvmf.data.Augmentation")
@@ -80,9 +86,10 @@ class Contrastive(keras.Model):
         for name, part in self.method.models.items():
             setattr(self, name, part)
         self._watched = [keras.metrics.Mean(name=name) for name in self.method.watched_names]
-        counter: dict[str, Any] = {"shape": (), "dtype": "int64", "initializer": "zeros"}
-        self._steps = self.add_weight(name="steps", trainable=False, **counter)
-        self._evaluated = self.add_weight(name="evaluated", trainable=False, **counter)
+        self._steps, self._evaluated = (
+            self.add_weight((), name=name, dtype="int64", initializer="zeros", trainable=False)
+            for name in ("steps", "evaluated")
+        )
         self._steps_per_epoch = 1
         self.supports_jit = False  # unless compile says so: slower on CPUs, untested on others
         self.built = True
@@ -121,9 +128,10 @@ class Contrastive(keras.Model):
             raise UserError("compile(loss=...): the method computes the loss; compile without one")
         steps = kwargs.get("steps_per_epoch") or _num_batches(x, kwargs.get("batch_size"))
         if steps is None and self.method.follows_epochs:
+            name = self.method.config.method
             raise UserError(
-                f"{self.method.config.method} follows the epochs, and the dataset does not tell "
-                "its length: pass steps_per_epoch to fit"
+                f"{name} follows the epochs, and the dataset does not tell its length: pass "
+                "steps_per_epoch to fit"
             )
         self._check_shares(x, kwargs.get("batch_size"))
         epochs = kwargs.get("epochs", 1)
@@ -198,26 +206,26 @@ class Contrastive(keras.Model):
     def _unpack(self, batch: Any) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Images and labels of a batch."""
         images, labels, weights = keras.utils.unpack_x_y_sample_weight(batch)
-        name = self.method.config.method
+        name, problem = self.method.config.method, ""
         if weights is not None:
-            raise UserError(f"{name} takes no sample weights")
-        if labels is not None and not self.method.needs_labels:
-            raise UserError(
-                f"{name} learns without labels, and the data are pairs (images, labels): expected "
-                "images alone, as of dataset.map(lambda images, labels: images)"
-            )
-        if labels is None and self.method.needs_labels:
-            raise UserError(f"{name} learns from labels: expected pairs (images, labels)")
-        if not tf.is_tensor(images):
-            raise UserError(f"a batch is a {type(images).__name__}: expected images [B, H, W, 3]")
-        if images.shape.rank != 4 or images.shape[3] != 3:
-            raise UserError(f"a batch has the shape {images.shape}: expected images [B, H, W, 3]")
+            problem = f"{name} takes no sample weights"
+        elif labels is not None and not self.method.needs_labels:
+            problem = f"{name} learns without labels, and the data are pairs (images, labels): "
+            problem += "expected images alone, as of dataset.map(lambda images, labels: images)"
+        elif labels is None and self.method.needs_labels:
+            problem = f"{name} learns from labels: expected pairs (images, labels)"
+        elif not tf.is_tensor(images):
+            problem = f"a batch is a {type(images).__name__}: expected images [B, H, W, 3]"
+        elif images.shape.rank != 4 or images.shape[3] != 3:
+            problem = f"a batch has the shape {images.shape}: expected images [B, H, W, 3]"
+        elif not images.dtype.is_floating and images.dtype != tf.uint8:
+            problem = f"a batch is of type {images.dtype.name}: {_RANGE}"
+        if problem:
+            raise UserError(problem)
         if images.dtype.is_floating:
             inside = tf.reduce_all((images >= 0.0) & (images <= 1.0))
             with tf.control_dependencies([tf.debugging.Assert(inside, [_RANGE])]):
                 images = tf.identity(images)
-        elif images.dtype != tf.uint8:
-            raise UserError(f"a batch is of type {images.dtype.name}: {_RANGE}")
         return images, labels
 
     def _check_shares(self, x: Any, batch_size: int | None) -> None:
@@ -226,13 +234,12 @@ class Contrastive(keras.Model):
         if replicas == 1:
             return
         size: int | None = batch_size or 32
-        whole = True
         if isinstance(x, tf.data.Dataset):
             first = tf.nest.flatten(x.element_spec)[0]
             size = first.shape[0] if first.shape.rank else None
-        elif hasattr(x, "shape"):
-            whole = len(x) % (batch_size or 32) == 0
-        if size is None or size % replicas or not whole:
+        elif hasattr(x, "shape") and len(x) % (batch_size or 32):
+            size = None
+        if size is None or size % replicas:
             raise UserError(
                 f"{replicas} replicas share every batch: expected batches of one size, a multiple "
                 f"of {replicas}, as of dataset.batch({replicas * 64}, drop_remainder=True)"
@@ -243,14 +250,12 @@ def _configuration(method: str, settings: dict[str, Any]) -> ml_collections.Conf
     """The defaults with these settings, each of them checked."""
     with _as_arguments():
         check_name(method)
-        known = {f"{METHODS[method].section}.{key}" for key in METHODS[method].settings}
-        known |= {*_SHARED}
+        own = (f"{METHODS[method].section}.{key}" for key in METHODS[method].settings)
+        known = sorted({*own, *_SHARED})
         for key, value in settings.items():
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
-                hint = (
-                    f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(known))}"
-                )
+                hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
                 raise UserError(f"settings {key} is not a setting of {method}: {hint}")
             declared()[key].check(key, value)
         config = default_config()
@@ -277,10 +282,8 @@ def _check_encoder(encoder: keras.Model, method: str, num_classes: int) -> None:
             f"num_classes={num_classes}: {method} needs the number of classes, at least 2"
         )
     used = {name: outputs[name] for name in kind.trained_outputs()}
-    idle = len(encoder.trainable_variables) - len(
-        keras.Model(encoder.input, used).trainable_variables
-    )
-    if idle:
+    trained = keras.Model(encoder.input, used).trainable_variables
+    if idle := len(encoder.trainable_variables) - len(trained):
         unused = " and ".join(name for name in models.OUTPUTS if name not in used)
         raise UserError(
             f"{method} does not train {unused}, for which the encoder has {idle} weights: build it "
@@ -292,16 +295,6 @@ def _check_encoder(encoder: keras.Model, method: str, num_classes: int) -> None:
             f"{method} learns a concentration, and the encoder's is constant: build it with "
             "concentration=True"
         )
-
-
-def _default_augmentation(encoder: keras.Model) -> data.Augmentation:
-    size = encoder.input.shape[1]
-    if size is None:
-        raise UserError(
-            "the encoder takes images of any size: pass "
-            "augmentation=tfvmf.data.Augmentation(size=...)"
-        )
-    return data.Augmentation(size=size)
 
 
 def _num_batches(x: Any, batch_size: int | None) -> int | None:

@@ -22,7 +22,7 @@ from tfvmf.files import csv_text, write_text
 from tfvmf.methods import Method
 from tfvmf.methods.base import ViewKind
 from tfvmf.progress import printable
-from tfvmf.training.monitor import Monitor
+from tfvmf.training.monitor import Monitor, evenly
 from tfvmf.training.step import views_of
 
 _MOST_BROKEN = 0.01  # of all files: more is not a few bad files, but something else
@@ -32,50 +32,34 @@ Sources = tuple[data.Source, data.Source, data.Source]
 
 
 class Inputs(NamedTuple):
-    """What a run is trained on, and watched on.
+    """What a run is trained on, and watched on."""
 
-    Attributes:
-        name: What messages call the data.
-        description: The examples in words: `1,397 images of 32x32`.
-        size: Number of examples.
-        num_classes: Number of classes of their labels, 0 without labels.
-        reader: Makes the function from indices [B] to the batch of these examples.
-        views: The kinds of views that a method gets of them.
-        monitor: For a method, the function that measures it.
-        fingerprint: Makes a hash of the data, where the configuration does not hold one.
-        broken: {file: reason} of the files that were left out because they cannot be read.
-        files: How many there are with these.
-        notes: What the user should know about the data, one line each.
-        check: Called with the method before anything is written.
-        prepare: Called with the method, its weights in place, before the first step.
-    """
-
-    name: str
-    description: str
-    size: int
-    num_classes: int
-    reader: Callable[[], pipeline.Reader]
-    views: Callable[[Method], list[ViewKind]]
-    monitor: Callable[[Method], Callable[[], dict[str, float]]]
-    fingerprint: Callable[[], str] = lambda: ""
-    broken: Mapping[str, str] = {}
-    files: int = 0
-    notes: Sequence[str] = ()
-    check: Callable[[Method], None] = lambda method: None
-    prepare: Callable[[Method], None] = lambda method: None
+    name: str  # of the data, for messages
+    description: str  # what the examples are, for people: `1,397 images of 32x32`
+    size: int  # number of examples
+    num_classes: int  # of their labels, 0 without labels
+    reader: Callable[[], pipeline.Reader]  # makes the function from indices [B] to their batch
+    views: Callable[[Method], list[ViewKind]]  # the kinds of views that a method gets of them
+    monitor: Callable[[Method], Callable[[], dict[str, float]]]  # for a method, what measures it
+    fingerprint: Callable[[], str] = lambda: ""  # a hash, where the configuration holds none
+    broken: Mapping[str, str] = {}  # {file: reason} of the files that were left out
+    files: int = 0  # how many there are with these
+    notes: Sequence[str] = ()  # what people should know of the data, one line each
+    check: Callable[[Method], None] = lambda method: None  # before anything is written
+    prepare: Callable[[Method], None] = lambda method: None  # weights in place, before step 1
 
 
 def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = None) -> Inputs:
     """The images that a run's configuration names; every problem with them shows here.
 
-    Args:
-        config: The run's configuration.
-        sources: What `load_sources` returned, where it was called before.
+    `sources` are what `load_sources` returned, where it was called before.
     """
     augmentation = augmentation_from_config(config, size=view_size(config))
     source, bank, queries = sources or load_sources(config)
     height, width, _ = source.image_shape
     broken = {**source.broken, **bank.broken, **queries.broken}
+    watched = config.monitor.to_dict()
+    del watched["every_epochs"]
     notes = []
     if source.divided and queries.divided and source.name == queries.name:
         everything = queries.size + source.size + _reserved(source)
@@ -92,14 +76,7 @@ def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = No
         num_classes=source.num_classes,
         reader=lambda: pipeline.image_reader(source),
         views=lambda method: views_of(method, augmentation),
-        monitor=lambda method: Monitor(
-            method.encoder,
-            bank,
-            queries,
-            neighbors=config.monitor.neighbors,
-            bank_images=config.monitor.bank_images,
-            query_images=config.monitor.query_images,
-        ),
+        monitor=lambda method: Monitor(method.encoder, bank, queries, **watched),
         fingerprint=source.fingerprint,
         check=lambda method: method.check_images(),
         broken=broken,
@@ -111,17 +88,12 @@ def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = No
 def check_broken(inputs: Inputs, workdir: pathlib.Path, *, strict: bool, write: bool) -> None:
     """Lists the files that cannot be read in `broken.csv`; says so, or refuses to train.
 
-    Args:
-        inputs: What was found.
-        workdir: The run directory.
-        strict: Refuse any; otherwise more than 1 % of all files.
-        write: Whether to write the list, as one of all workers does.
+    Refused are more than 1 % of all files, any if `strict`. One of all workers may `write`.
     """
     path, count = workdir / "broken.csv", len(inputs.broken)
     if not count:
-        if write:
-            with contextlib.suppress(OSError):  # there is none
-                path.unlink()
+        with contextlib.suppress(OSError):  # there is none
+            path.unlink() if write else None
         return
     if write:
         lines = io.StringIO()
@@ -221,7 +193,7 @@ def draw_views(config: ml_collections.ConfigDict, path: str | os.PathLike[str]) 
     """Writes a PNG with a few training images, each beside views of it."""
     validate(config)
     source = load_source(config, config.data.source, config.data.train_split)
-    rows = np.unique(np.linspace(0, source.size - 1, _DRAWN_IMAGES).astype(np.int64))
+    rows = evenly(source.size, _DRAWN_IMAGES)
     images = source.take(rows)
     augmentation = augmentation_from_config(config, size=view_size(config))
     views = [
@@ -229,18 +201,14 @@ def draw_views(config: ml_collections.ConfigDict, path: str | os.PathLike[str]) 
         for number in range(_DRAWN_VIEWS)
     ]
     pixels = np.rint(255.0 * np.stack(views, axis=1)).astype(np.uint8)
-    originals = [
-        contact_sheet.Picture(image, source.file(int(row)))
-        for row, image in zip(rows, images, strict=True)
-    ]
+    names = [source.file(int(row)) for row in rows]
+    originals = list(map(contact_sheet.Picture, images, names))
+    drawn = list(map(contact_sheet.Picture, pixels.reshape(-1, *pixels.shape[2:])))
+    title = f"views of {augmentation.size}x{augmentation.size}"
     contact_sheet.write_sheet(
         [
             contact_sheet.Block("original", originals, columns=1),
-            contact_sheet.Block(
-                f"views of {augmentation.size}x{augmentation.size}",
-                [contact_sheet.Picture(view) for view in pixels.reshape(-1, *pixels.shape[2:])],
-                columns=_DRAWN_VIEWS,
-            ),
+            contact_sheet.Block(title, drawn, columns=_DRAWN_VIEWS),
         ],
         path,
         title=f"{source.name} ({source.split}): what {config.name} trains on",

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import pathlib
 import signal
@@ -60,17 +61,10 @@ def train(
     they are, so the same call continues from where it was stopped. Arguments, result and errors
     are those of `train_run`.
     """
+    options = {name: value for name, value in locals().items() if name not in ("config", "workdir")}
     validate(config)
     check_memory(config, workers=num_workers(config.strategy))
     workdir = pathlib.Path(workdir)
-    options: dict[str, Any] = {
-        "force_config": force_config,
-        "logical_devices": logical_devices,
-        "peer_timeout": peer_timeout,
-        "deterministic": deterministic,
-        "strict": strict,
-        "command": command,
-    }
     if config.ensemble.num_members == 1 or config.ensemble.kind == "snapshot":
         return train_run(config, workdir, **options)
     chief = is_chief(config.strategy)
@@ -80,16 +74,16 @@ def train(
             run_directory.write_or_check_config(workdir, config, {}, force=force_config)
         for number in range(config.ensemble.num_members):
             print(f"member {number + 1} of {config.ensemble.num_members}", flush=True)
-            member = member_config(config, number)
+            member = alone(config, seed=config.seed + number)
             latest = train_run(member, run_directory.member(workdir, number), **options)
     return latest
 
 
-def member_config(config: ml_collections.ConfigDict, number: int) -> ml_collections.ConfigDict:
-    """The configuration of one member on its own: another seed, all else the same."""
+def alone(config: ml_collections.ConfigDict, **changes: Any) -> ml_collections.ConfigDict:
+    """The configuration of a member of an ensemble as that of a run of its own."""
     member = ml_collections.ConfigDict(config.to_dict())
-    member.seed = config.seed + number
     member.ensemble.num_members = 1
+    member.update(changes)
     return member
 
 
@@ -103,14 +97,13 @@ def load_members(
         return []
     loaded = []
     for number in range(config.ensemble.num_members):
+        directory = run_directory.member(workdir, number)
         try:
-            directory = run_directory.member(workdir, number)
-            _, method, step = load_method(directory, trust_model=trust_model)
+            loaded.append(load_method(directory, trust_model=trust_model)[1:])
         except UserError as error:
             raise UserError(
                 f"member {number + 1} of {config.ensemble.num_members} is not there yet: {error}"
             ) from error
-        loaded.append((method, step))
     return loaded
 
 
@@ -135,12 +128,10 @@ def train_run(
         workdir: The run directory. Training there again resumes from the last checkpoint.
         force_config: Continue although the directory's run had other settings.
         logical_devices: See `strategies.make_strategy`.
-        peer_timeout: See `strategies.make_strategy`.
-        deterministic: Switch TensorFlow's op determinism on, so that the same call gives the same
-            bits, interrupted or not. It stays on in this process: TensorFlow has no public way to
-            switch it off.
-        strict: Refuse to train if any file cannot be read; otherwise up to 1 % are left out. All
-            are listed in `broken.csv` in the run directory.
+        peer_timeout: See there.
+        deterministic: Switch TensorFlow's op determinism on, for good in this process: the same
+            call gives the same bits, interrupted or not.
+        strict: Refuse to train if any file cannot be read (`check_broken`).
         command: With `config.minutes`, the command that trains for a number of epochs, to print.
         initialize: Gives a new method other weights than random ones; a run that is resumed has
             its own.
@@ -188,15 +179,9 @@ def train_run(
         return method, optimizer
 
     def build_step(method: Method, optimizer: keras.optimizers.Optimizer) -> TrainStep:
-        return make_train_step(
-            strategy,
-            method,
-            optimizer,
-            inputs.views(method),
-            seed=config.seed,
-            steps_per_epoch=epoch_steps,
-            backbone_rate=config.optimizer.backbone_rate,
-        )
+        steps = {"seed": config.seed, "steps_per_epoch": epoch_steps}
+        rate, views = config.optimizer.backbone_rate, inputs.views(method)
+        return make_train_step(strategy, method, optimizer, views, backbone_rate=rate, **steps)
 
     if config.minutes:
         config = ml_collections.ConfigDict(config.to_dict())
@@ -243,10 +228,8 @@ def train_run(
         def save_member(number: int) -> None:
             """Writes the present state as a run directory of its own."""
             directory = run_directory.member(workdir, number)
-            alone = ml_collections.ConfigDict(config.to_dict())
-            alone.ensemble.num_members = 1
             if chief:
-                run_directory.write_or_check_config(directory, alone, facts, force=True)
+                run_directory.write_or_check_config(directory, alone(config), facts, force=True)
                 method.keep_files(directory)
             Checkpoints(directory, method, optimizer, keep=1, chief=chief).save()
 
@@ -276,9 +259,7 @@ def train_run(
             batch_size=config.batch_size,
             writer=writer,
             save_member=save_member,
-            stopping=lambda signum, step: agree_to_stop(
-                strategy, signum, step, every=plan.log_every
-            ),
+            stopping=functools.partial(agree_to_stop, strategy, every=plan.log_every),
         )
         return run(batches(start), start)
 
@@ -373,36 +354,28 @@ class Interrupted(Exception):
         return 128 + self.signum
 
 
-class StopRequest:
-    """The first Ctrl-C or SIGTERM, to be obeyed after the present step.
+@contextlib.contextmanager
+def stop_requests() -> Iterator[list[int]]:
+    """Collects Ctrl-C or SIGTERM, to be obeyed after the present step; a second one acts at once.
 
     TensorFlow's PreemptionCheckpointHandler stops where its own `run` is called and saves by its
     own manager; here the same step saves, logs and agrees with the other workers.
-
-    Attributes:
-        signum: The signal, 0 before one came. A second one of the same kind acts as it always did.
     """
+    requests: list[int] = []
+    previous: dict[int, Any] = {}
 
-    def __init__(self) -> None:
-        self.signum = 0
+    def remember(signum: int, frame: FrameType | None) -> None:
+        del frame
+        requests.append(signum)
+        signal.signal(signum, previous[signum])
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator["StopRequest"]:
-        """Catches the signals."""
-        previous: dict[int, Any] = {}
-
-        def remember(signum: int, frame: FrameType | None) -> None:
-            del frame
-            self.signum = signum
-            signal.signal(signum, previous[signum])
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, remember)
-        try:
-            yield self
-        finally:
-            for signum, handler in previous.items():
-                signal.signal(signum, handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        previous[number] = signal.signal(number, remember)
+    try:
+        yield requests
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
 
 
 @dataclasses.dataclass
@@ -424,18 +397,15 @@ class Run:
         """Trains from step `start` to the end of the plan."""
         plan, latest = self.plan, dict[str, float]()
         pending: list[dict[str, tf.Tensor]] = []
-        with (
-            StopRequest().listening() as stop,
-            Progress(
-                plan.total_steps, initial=start, description="training", rate=False
-            ) as progress,
-        ):
+        bar = Progress(plan.total_steps, initial=start, description="training", rate=False)
+        with stop_requests() as requests, bar as progress:
             progress.update(0, "building the train step: 10 to 60 seconds, once")
             clock = time.perf_counter()
             for step in range(start + 1, plan.total_steps + 1):
                 # Not read here: on an accelerator the host runs ahead until the next log line.
                 pending.append(self.step(batches))
-                signum, first = self.stopping(stop.signum, step), step == start + 1
+                signum = self.stopping(requests[-1] if requests else 0, step)
+                first = step == start + 1
                 saves = plan.is_due(step, plan.save_every) or signum
                 monitors = plan.is_due(step, plan.monitor_every)
                 if saves or monitors or first or plan.is_due(step, plan.log_every):
@@ -484,9 +454,8 @@ class Run:
         if "kappa" in values:
             variance = values.pop("kappa_square") - values["kappa"] ** 2
             values["kappa_std"] = math.sqrt(max(variance, 0.0))
-        values["learning_rate"] = float(self.optimizer.learning_rate)
-        values["epoch"] = step / self.plan.steps_per_epoch
-        return values
+        rate, epoch = float(self.optimizer.learning_rate), step / self.plan.steps_per_epoch
+        return {**values, "learning_rate": rate, "epoch": epoch}
 
     def _summary(self, values: dict[str, float]) -> str:
         return summary(values, self.method.term_names)

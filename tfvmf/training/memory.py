@@ -1,8 +1,10 @@
 """How much memory a run will need at least, estimated before any of it is allocated."""
 
+import contextlib
 import importlib
 import math
 import os
+import pathlib
 
 import keras
 import ml_collections
@@ -27,12 +29,7 @@ def check_memory(config: ml_collections.ConfigDict, *, workers: int = 1) -> None
     """Refuses a batch and a network that cannot fit into this machine's memory.
 
     Weights, their gradients and two moments of Adam, and what the layers of the backbone put out
-    for one batch: a lower bound. A GPU has memory of its own, which TensorFlow
-    watches.
-
-    Args:
-        config: The run's configuration.
-        workers: Machines that share a batch.
+    for a worker's share of a batch: at least so much is needed. TensorFlow watches a GPU's memory.
     """
     if tf.config.list_physical_devices("GPU"):
         return
@@ -71,11 +68,8 @@ def available() -> float:
     """Bytes of memory that this process may use."""
     total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(limit, encoding="ascii") as file:
-                total = min(total, float(file.read()))
-        except (OSError, ValueError):  # no such limit, or "max"
-            continue
+        with contextlib.suppress(OSError, ValueError):  # no such limit, or "max"
+            total = min(total, float(pathlib.Path(limit).read_text(encoding="ascii")))
     return total
 
 

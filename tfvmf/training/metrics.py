@@ -92,32 +92,23 @@ def describe(
 ) -> None:
     """Says in two lines what is about to be trained, on what."""
     weights = sum(int(np.prod(v.shape)) for v in method.trainable_variables)
-    print(
-        f"{method.config.method} on {description}, {method.describe_encoder()}, "
-        f"{weights:,} weights, {replicas} replica(s)"
-    )
+    encoder = f"{method.describe_encoder()}, {weights:,} weights, {replicas} replica(s)"
+    print(f"{method.config.method} on {description}, {encoder}")
     if choices := method.describe_choices():
         print(choices)
     where = f"from step {start}" if start else "from the start"
-    print(
-        f"{total_steps} steps ({method.config.epochs} epochs) {where}, in {workdir}",
-        flush=True,
-    )
+    print(f"{total_steps} steps ({method.config.epochs} epochs) {where}, in {workdir}", flush=True)
 
 
 def summary(values: dict[str, float], term_names: tuple[str, ...]) -> str:
     """The most important values, on one line; a narrow terminal cuts off its end."""
-    parts = [f"loss {values['loss']:.3f}"] if "loss" in values else []
-    if "kappa" in values:
-        parts.append(f"kappa {values['kappa']:.2f}±{values['kappa_std']:.2f}")
-    if "knn_accuracy" in values:
-        parts.append(f"k-NN {values['knn_accuracy']:.3f}")
-    if "eval_error" in values:
-        parts.append(f"error {values['eval_error']:.3f} of cosine {values['eval_cosine']:.3f}")
-    if "direction_std" in values:
-        parts.append(f"spread {values['direction_std']:.2f}")
-    if "images_per_second" in values:
-        parts.append(f"{values['images_per_second']:.0f} images/s")
-    terms = (*term_names, "alignment", "penalty")
-    parts += [f"{name} {values[name]:.3f}" for name in terms if name in values]
-    return ", ".join(parts)
+    shown = {
+        "loss": "loss {loss:.3f}",
+        "kappa": "kappa {kappa:.2f}±{kappa_std:.2f}",
+        "knn_accuracy": "k-NN {knn_accuracy:.3f}",
+        "eval_error": "error {eval_error:.3f} of cosine {eval_cosine:.3f}",
+        "direction_std": "spread {direction_std:.2f}",
+        "images_per_second": "{images_per_second:.0f} images/s",
+        **{name: f"{name} {{{name}:.3f}}" for name in (*term_names, "alignment", "penalty")},
+    }
+    return ", ".join(text.format(**values) for name, text in shown.items() if name in values)

@@ -13,13 +13,8 @@ COLLAPSED_RANK = 2.0
 class Monitor:
     """Classifies held-out images by their nearest labeled neighbors among the features.
 
-    Args:
-        encoder: What is measured.
-        bank: Labeled images that vote.
-        queries: Labeled images that are classified. Without labels on both, only kappa is watched.
-        neighbors: k.
-        bank_images: How many of the bank to use, evenly spread: a folder lists class by class.
-        query_images: How many of the queries to use.
+    `bank_images` of the bank vote on `query_images` of the queries, both evenly spread: a folder
+    lists class after class. Without labels on both, only kappa is watched.
     """
 
     def __init__(
@@ -33,9 +28,7 @@ class Monitor:
         query_images: int = 2_000,
     ) -> None:
         self._embedder = inference.Embedder(encoder)
-        self._bank = bank
-        self._queries = queries
-        self._neighbors = neighbors
+        self._bank, self._queries, self._neighbors = bank, queries, neighbors
         self._rows = evenly(bank.size, bank_images)
         self._columns = evenly(queries.size, query_images)
 
@@ -46,13 +39,9 @@ class Monitor:
         results = {"eval_kappa": float(kappa.mean()), "eval_kappa_std": float(kappa.std())}
         results |= spread(queries["mean_direction"])
         if self._bank.labels is not None and self._queries.labels is not None:
-            bank = self._embedder(self._bank.take(self._rows))
-            predicted = neighbors.classify(
-                queries["features"],
-                bank["features"],
-                self._bank.labels[self._rows],
-                k=self._neighbors,
-            )
+            bank = self._embedder(self._bank.take(self._rows))["features"]
+            labels = self._bank.labels[self._rows]
+            predicted = neighbors.classify(queries["features"], bank, labels, k=self._neighbors)
             correct = predicted == self._queries.labels[self._columns]
             results["knn_accuracy"] = float(correct.mean())
         return results

@@ -33,8 +33,7 @@ def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
 def lock(workdir: pathlib.Path) -> Iterator[None]:
     """Keeps other runs out of a directory, which is made if need be.
 
-    The system itself releases the lock when the process ends, however it ends: nothing is left
-    behind that would have to be cleared away. The file `.lock` stays and means nothing by itself.
+    The system releases the lock when the process ends, however it ends. The file `.lock` stays.
     """
     path = workdir / ".lock"
     with writing(workdir):
@@ -74,11 +73,7 @@ def write_or_check_config(
 def chosen_epochs(
     workdir: pathlib.Path, config: ml_collections.ConfigDict, *, force: bool = False
 ) -> int | None:
-    """The epochs that the run in a directory chose for the same `config.minutes`, or None.
-
-    Raises:
-        UserError: The run has other minutes.
-    """
+    """The epochs that the run in a directory chose for the same `config.minutes`, or None."""
     if read_text(workdir / "config.json") is None:
         return None
     found, _ = read(workdir)

@@ -23,15 +23,10 @@ def views_of(method: Method, augmentation: data.Augmentation) -> list[ViewKind]:
 
 
 def make_views(images: tf.Tensor, kinds: Sequence[ViewKind], seed: tf.Tensor) -> list[tf.Tensor]:
-    """The views of one replica's share of a batch.
+    """The views of one replica's share [B, H, W, 3] of a batch; `seed` is the run's and the step.
 
     All randomness comes from (seed, step, position in the global batch, view): the views are the
     same whatever the number of replicas, and again when a step is repeated after a restart.
-
-    Args:
-        images: [B, H, W, 3].
-        kinds: How views are made, and how many of each kind.
-        seed: Two integers, the run's seed and the step.
     """
     rows = tf.shape(images)[0]
     positions = distribute.replica_id() * rows + tf.range(rows)
@@ -72,19 +67,11 @@ def make_train_step(
     steps_per_epoch: int,
     backbone_rate: float = 1.0,
 ) -> TrainStep:
-    """Builds the function that takes the next batch of an iterator and trains on it.
+    """Builds the `tf.function` that takes the next batch of an iterator and trains on it.
 
-    Args:
-        strategy: Spreads a batch over replicas.
-        method: What is trained; its models were made in the strategy's scope.
-        optimizer: As were its variables.
-        views: How views are made, and how many of each kind, in the order that the method expects.
-        seed: The run's.
-        steps_per_epoch: The unit of what changes along training.
-        backbone_rate: Share of the optimizer's steps that the encoder's backbone takes.
-
-    Returns:
-        A `tf.function` from the iterator to the loss terms, averaged over the replicas.
+    It returns the loss terms, averaged over the replicas. Models and optimizer were made in the
+    strategy's scope; `views` are in the order that the method expects; `backbone_rate` is the share
+    of the optimizer's steps that the encoder's backbone takes.
     """
     variables = method.trainable_variables
     slow = method.backbone_variables if backbone_rate != 1.0 else []

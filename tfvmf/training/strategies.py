@@ -47,19 +47,15 @@ def share_cores(config: ml_collections.ConfigDict) -> None:
     """Gives every view's pass its part of the cores; to be called before TensorFlow's first use.
 
     Two passes side by side, each on one core, train 1.2 times as fast (ResNet-18 and 50 of width
-    16, batch 128 and 256, on 2 cores) as one pass of both views on two: no operation waits for its
-    slower half, and half of the maps stay in the cache. Wide networks gain nothing.
-    TF_NUM_INTRAOP_THREADS, where it is set, says how many cores there are.
-
-    A pass that runs alone keeps them all: with `one_pass` or a single view it is the only one, and
-    several workers take one after the other, since they exchange statistics in a fixed order.
+    16, batch 128 and 256, on 2 cores) as one pass of both views on two. A pass that runs alone
+    keeps all cores (TF_NUM_INTRAOP_THREADS, where it is set): with `one_pass` or a single view, and
+    with several workers, which exchange statistics in a fixed order.
     """
     alone = config.model.one_pass or METHODS[config.method].num_views == 1
     if alone or config.strategy == "multi_worker" or tf.config.list_physical_devices("GPU"):
         return
     granted = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
-    count = int(granted) if granted.isdecimal() else 0
-    count = count or cores.available()
+    count = (int(granted) if granted.isdecimal() else 0) or cores.available()
     tf.config.threading.set_intra_op_parallelism_threads(max(1, count // 2))
 
 
@@ -93,20 +89,14 @@ def make_strategy(
     if name == "default":
         return tf.distribute.get_strategy()
     key = name, logical_devices
-    if key not in _MADE:
-        _MADE[key] = (
-            _multi_worker(facts or {}, peer_timeout)
-            if name == "multi_worker"
-            else _mirrored(logical_devices)
-        )
+    if key not in _MADE and name == "multi_worker":
+        _MADE[key] = _multi_worker(facts or {}, peer_timeout)
+    elif key not in _MADE:
+        if logical_devices:
+            split_processor(logical_devices)
+        devices = [f"/cpu:{i}" for i in range(logical_devices)] or None
+        _MADE[key] = tf.distribute.MirroredStrategy(devices)
     return _MADE[key]
-
-
-def _mirrored(logical_devices: int) -> tf.distribute.Strategy:
-    if not logical_devices:
-        return tf.distribute.MirroredStrategy()
-    split_processor(logical_devices)
-    return tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(logical_devices)])
 
 
 def split_processor(devices: int) -> None:
@@ -119,7 +109,7 @@ def split_processor(devices: int) -> None:
 
 
 def _multi_worker(facts: dict[str, Any], timeout: float) -> tf.distribute.Strategy:
-    cluster = parse_cluster(os.environ.get("TF_CONFIG", ""))
+    cluster = _cluster()
     print(
         f"{cluster.me}: waiting up to {timeout:g} s for all {len(cluster.addresses)} workers",
         file=sys.stderr,
@@ -141,17 +131,12 @@ def _multi_worker(facts: dict[str, Any], timeout: float) -> tf.distribute.Strate
 
 def num_workers(name: str) -> int:
     """Machines that share a batch under a strategy."""
-    if name != "multi_worker":
-        return 1
-    return len(parse_cluster(os.environ.get("TF_CONFIG", "")).addresses)
+    return len(_cluster().addresses) if name == "multi_worker" else 1
 
 
 def is_chief(name: str) -> bool:
     """Whether this process writes the run directory under a strategy: one of all workers does."""
-    if name != "multi_worker":
-        return True
-    cluster = parse_cluster(os.environ.get("TF_CONFIG", ""))
-    return cluster.me == next(iter(cluster.addresses))
+    return name != "multi_worker" or _cluster().me == next(iter(_cluster().addresses))
 
 
 # ---- Who the workers are, and whether they are all there and mean the same run.
@@ -204,6 +189,10 @@ def parse_cluster(text: str) -> Cluster:
     if me not in addresses:
         raise wrong(f"says that this process is '{me}', but has only {', '.join(addresses)}")
     return Cluster(addresses, me)
+
+
+def _cluster() -> Cluster:
+    return parse_cluster(os.environ.get("TF_CONFIG", ""))
 
 
 def run_facts(config: ml_collections.ConfigDict, inputs: Inputs) -> dict[str, Any]:
@@ -317,13 +306,9 @@ async def _exchange(
             await asyncio.sleep(_PAUSE)
 
     server = await asyncio.start_server(answer, sock=place, limit=_LONGEST)
-    try:
+    with contextlib.closing(server), contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             await asyncio.gather(*map(ask, peers), *(event.wait() for event in told.values()))
-    except TimeoutError:
-        pass
-    finally:
-        server.close()
     absent = [name for name in peers if name not in heard]
     trouble = [f"{name} at {peers[name]} is missing ({reasons[name]})" for name in absent]
     trouble = trouble or [f"{name} lacks others" for name in peers if name not in ready]
@@ -342,18 +327,14 @@ def check_same(
     """Refuses workers that would train different things: they would wait for each other forever."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return
-    checksum = 0
-    for variable in variables:
-        checksum = zlib.crc32(variable.numpy().tobytes(), checksum)
+    weights = b"".join(variable.numpy().tobytes() for variable in variables)
     mine = {
         "the step to continue from": start,
         "the checksum of settings and data": zlib.crc32(json.dumps(facts).encode()),
-        "the checksum of the weights": checksum,
+        "the checksum of the weights": zlib.crc32(weights),
     }
-    rows = _of_all_workers(strategy, *mine.values())
-    if told := disagreement(
-        {f"replica {i}": dict(zip(mine, row, strict=True)) for i, row in enumerate(rows)}
-    ):
+    rows = enumerate(_of_all_workers(strategy, *mine.values()))
+    if told := disagreement({f"replica {i}": dict(zip(mine, row, strict=True)) for i, row in rows}):
         raise UserError(f"{told}: --workdir={workdir} must be a directory that all of them share")
 
 

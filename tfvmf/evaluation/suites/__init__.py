@@ -45,10 +45,14 @@ class Options:
         corrupted_dir: Directory of corrupted images in CIFAR-10-C's layout, used if given.
         in_source: Familiar data of the suite ood, as `data.load_source` takes it; "" for the
             subject's own.
-        ood_sources: Foreign data of the suites ood and agreement: sources, or as
+        ood_sources: Foreign data of the suites ood, decision and agreement: sources, or as
             `data.load_source` takes them.
         supervised: A model trained with labels on the same data; the suite ood measures distances
             in its features.
+        alpha: Share of in-distribution images that the suite decision may reject; None for the
+            judge's own.
+        max_error: The suite decision looks for the smallest alpha at which the error rate of the
+            accepted images is below this.
     """
 
     max_images: int = 0
@@ -60,12 +64,18 @@ class Options:
     in_source: str = ""
     ood_sources: Sequence[str | Source] = ()
     supervised: Subject | None = None
+    alpha: float | None = None
+    max_error: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("scores", "ood_sources"):
             value = getattr(self, name)
             if isinstance(value, str):
                 raise ValueError(f"{name}={value!r}: expected a sequence, like ({value!r},)")
+        for name in ("alpha", "max_error"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value < 1.0:
+                raise UserError(f"{name}={value:g}: expected a share between 0 and 1, like 0.05")
         check_scores(self.scores)
 
 
@@ -100,6 +110,7 @@ class Measured:
         results: The numbers, for programs.
         headlines: The three to five numbers that matter.
         blocks: Paragraphs and tables to read; the first table is also `table.csv`.
+        lines: Further lines for the terminal.
         gallery: Rows of images by heading, each image a caption and a hint: in this order they
             lie one below the other in the file `sprite.png`.
         files: Further files by name, each with a function that writes it to a path.
@@ -109,6 +120,7 @@ class Measured:
     results: Mapping[str, Any]
     headlines: Sequence[Headline] = ()
     blocks: Sequence[str | Table] = ()
+    lines: Sequence[str] = ()
     gallery: Mapping[str, Sequence[tuple[str, str]]] = dataclasses.field(default_factory=dict)
     files: Mapping[str, Callable[[pathlib.Path], object]] = dataclasses.field(default_factory=dict)
 
@@ -155,7 +167,8 @@ class Suite:
         results |= sizes if self.uses_images else {}  # a suite of other data has its own
         results |= {**found.results, **subject.identity()}
         page = self._page(found, results)
-        shown = {"headlines": found.headlines, "gallery": found.gallery, **dataclasses.asdict(page)}
+        shown = {name: getattr(found, name) for name in ("headlines", "lines", "gallery")}
+        shown |= dataclasses.asdict(page)
         text = json.dumps(results | {"page": shown}, indent=2, default=lambda array: array.tolist())
         if directory is not None:
             with writing(directory):
@@ -187,6 +200,7 @@ SUITES: dict[str, Suite] = {
         Suite("probe", "What the features know", "what do the features know of the classes?"),
         Suite("failure", "Failures", "does the score tell wrong predictions from correct ones?"),
         Suite("ood", "Foreign images", "does the score know foreign images?"),
+        Suite("decision", "Accept or reject", "may its decisions be trusted?"),
         Suite("cifar10c", "Corruptions", "does kappa fall as corruption grows?"),
         Suite("projector", "Projector", "what lies near what?"),
         Suite(
@@ -233,6 +247,8 @@ def evaluate(
     everything = names == ["all"]
     if everything:
         names = [name for name in SUITES if SUITES[name].among_all]
+    # In this order: `decision` sees all that `cifar10c` needs of corrupted images, and more.
+    names = [name for name in SUITES if name in names]
     if options.scores:
         subject.uncertainty(options)  # what it lacks for them shows before anything is measured
     subject = subject.sample(options.max_images)
@@ -265,20 +281,26 @@ def write_report(subject: Subject) -> pathlib.Path:
 def summarize(name: str, results: Results) -> Iterator[str]:
     """The lines that are printed about a suite: the verdict, and aligned numbers."""
     count = f" ({count_images(results)})" if "of_images" in results else ""
-    # Names of files are as long as they are.
-    yield from textwrap.wrap(
-        printable(f"{name}{count}: {results['verdict']}"),
-        100,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    yield from _wrapped(f"{name}{count}: {results['verdict']}", "  ")
     lines = headlines(results)
     width = max((len(line.words) for line in lines), default=0)
     for line in lines:
         yield f"  {line.words:{width}}  {line.number:>9}  {line.beside}".rstrip()
+    for text in results["page"]["lines"]:
+        yield from _wrapped(f"  {text}", "    ")
     if "open" in results:
         yield f"  open it with: {results['open']}"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    """Lines of a terminal; names of files are as long as they are."""
+    return textwrap.wrap(
+        printable(text),
+        100,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def headlines(results: Results) -> list[Headline]:

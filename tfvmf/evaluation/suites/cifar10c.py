@@ -6,7 +6,7 @@ Corrupted images are made here, or read from CIFAR-10-C's files or TFDS.
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from tfvmf.data import Source
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.data.corruptions.corrupted import Corrupted, open_corrupted
 from tfvmf.evaluation import paper, plots
-from tfvmf.evaluation.scores import ONE_PASS, SCORES, Uncertainty
+from tfvmf.evaluation.scores import SCORES, Uncertainty, one_pass
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Headline, Measured, Options, Results
 from tfvmf.evaluation.tables import Cell, Table
@@ -143,7 +143,20 @@ def measure_corruption(
 
 
 def measure_scores(subject: Subject, options: Options, corrupted: Corrupted) -> dict[str, Scores]:
-    """Every score that is asked for under every corruption: {score: {corruption: [6, N]}}.
+    """Every score that is asked for under every corruption: {score: {corruption: [6, N]}}."""
+    asked = subject.uncertainty(options).scores
+    kept = kept_scores(subject, options, corrupted, asked)
+    return {name: kept[name] for name in asked}
+
+
+def kept_scores(
+    subject: Subject,
+    options: Options,
+    corrupted: Corrupted,
+    needed: Sequence[str],
+    further: Callable[..., Any] | None = None,
+) -> dict[str, Scores]:
+    """All scores that were measured, among them `needed`, some of which `further` may give.
 
     The subject keeps them, together with all that the same pass over the images gives, for other
     suites: 4 bytes for each score, image, corruption and severity.
@@ -153,27 +166,28 @@ def measure_scores(subject: Subject, options: Options, corrupted: Corrupted) -> 
     kept: dict[str, Scores] = subject.keep(
         ("corrupted", source, *settings, str(options.corrupted_dir)), dict
     )
-    if not set(asked) <= kept.keys():
-        missing = [name for name in dict.fromkeys((*asked, *ONE_PASS)) if name not in kept]
-        uncertainty = subject.uncertainty(dataclasses.replace(options, scores=missing))
+    if not {*asked, *needed} <= kept.keys():
+        names = dict.fromkeys((*asked, *one_pass(subject.judge)))
+        # A pass gives `further` and something else: the main score, where nothing is missing.
+        missing = [name for name in names if name not in kept] or asked[:1]
+        uncertainty = subject.uncertainty(dataclasses.replace(options, scores=missing), further)
         kept |= score_corrupted(uncertainty, source, corrupted)
-    return {name: kept[name] for name in asked}
+    return kept
 
 
 def score_corrupted(
     uncertainty: Uncertainty, source: Source, corrupted: Corrupted
 ) -> dict[str, Scores]:
     """Scores of a source under every corruption: {score: {corruption: [6, N]}}."""
-    levels = 1 + len(SEVERITIES)
-    measured = {
-        name: {each: np.empty((levels, source.size), np.float32) for each in CORRUPTIONS}
-        for name in uncertainty.scores
-    }
+    shape = (1 + len(SEVERITIES), source.size)
+    measured: dict[str, Scores] = {}
     chunks = [(start, min(start + _CHUNK, source.size)) for start in range(0, source.size, _CHUNK)]
     total = source.size * (1 + len(SEVERITIES) * len(CORRUPTIONS))
     with Progress(total, unit="image", description="corruptions") as progress:
         for start, stop in chunks:
             for name, values in uncertainty(source.images(start, stop)).items():
+                if name not in measured:
+                    measured[name] = {each: np.empty(shape, np.float32) for each in CORRUPTIONS}
                 for by_severity in measured[name].values():
                     by_severity[0, start:stop] = values
             progress.update(stop - start)

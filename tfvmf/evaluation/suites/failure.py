@@ -120,7 +120,8 @@ def detect(uncertainty: np.ndarray, wrong: np.ndarray) -> dict[str, float | None
 
     `auroc`: a wrong prediction is positive. `aurc`, `augrc`: areas under the risk-coverage curve
     and the generalized one; `excess_aurc`: by how much the former exceeds that of an oracle;
-    `error_rate`: the AURC of chance, whose AUGRC is half of that.
+    `error_rate`: the AURC of chance, whose AUGRC is half of that; `coverage`: the largest share of
+    images, the most certain ones, with an error rate of at most 5 %.
     """
     risk, best = risk_coverage(uncertainty, wrong), aurc(oracle(wrong))
     return {
@@ -130,6 +131,7 @@ def detect(uncertainty: np.ndarray, wrong: np.ndarray) -> dict[str, float | None
         "excess_aurc": aurc(risk) - best,
         "augrc": augrc(risk),
         "error_rate": float(wrong.mean()),
+        "coverage": coverage(risk),
     }
 
 
@@ -178,6 +180,12 @@ def augrc(risk: np.ndarray) -> float:
     """
     joint = risk * np.arange(1, len(risk) + 1) / len(risk)
     return float(joint.mean() - joint[-1] / (2 * len(risk)))
+
+
+def coverage(risk: np.ndarray, limit: float = 0.05) -> float:
+    """The largest share of images whose selective risk [N] is at most `limit`; 0 if none has it."""
+    fine = np.flatnonzero(risk <= limit)
+    return float(fine[-1] + 1) / len(risk) if len(fine) else 0.0
 
 
 def crop_test(
@@ -270,6 +278,7 @@ def _blocks(results: Results) -> list[str | Table]:
     add("AURC of an oracle", "oracle_aurc")
     add("E-AURC, the excess over it", "excess_aurc")
     add("error rate: AURC of chance, twice its AUGRC", "error_rate")
+    add("coverage at an error rate of 5 %", "coverage")
     add("nearest training image is of the same class", "nearest_accuracy")
     add("R-AUROC, another class is positive", "r_auroc")
     for entry in results["crops"]:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from tfvmf.evaluation import plots
+from tfvmf.evaluation.scores import JUDGED
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Headline, Measured, Options
 from tfvmf.evaluation.suites.probe import linear_probe
@@ -26,6 +27,7 @@ def measure(subject: Subject, options: Options) -> Measured:
         "least": "Least certain",
         "failures": f"Worst failures: the probe is wrong where {score.title} is surest",
     }
+    judged = [name for name in JUDGED if name in embeddings]
     predicted = None
     if subject.train.labels is not None and source.labels is not None:
         predicted = linear_probe(subject).predict(embeddings["features"])
@@ -33,6 +35,7 @@ def measure(subject: Subject, options: Options) -> Measured:
 
     def entry(row: int, group: str) -> dict[str, Any]:
         found: dict[str, Any] = {"file": source.file(row), "value": float(values[row])}
+        found |= {name: float(embeddings[name][row]) for name in judged}
         if source.labels is not None:
             found["label"] = source.class_name(source.labels[row])
         if group == "failures" and predicted is not None:
@@ -48,7 +51,7 @@ def measure(subject: Subject, options: Options) -> Measured:
             f"the encoder is surest of {most['file']} ({score.title} {most['value']:.3g}) and "
             f"least sure of {least['file']} ({least['value']:.3g})"
         )
-    keys = ("file", "value", "label", "predicted")
+    keys = ("file", "value", *judged, "label", "predicted")
     rows = [[group, *map(each.get, keys)] for group in entries for each in entries[group]]
     images = source.take(np.concatenate(list(groups.values())))
     sheet = images.reshape(-1, *images.shape[2:])  # one below the other

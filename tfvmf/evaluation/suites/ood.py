@@ -85,7 +85,7 @@ def measure(subject: Subject, options: Options) -> Measured:
         },
         headlines=[
             Headline(
-                f"AUROC against {_short(name)}, {title(key)}",
+                f"AUROC against {short_name(name)}, {title(key)}",
                 _auroc(each, key),
                 printed=each["paper"].get(key),
                 note="the best" if key == best[name] else "",
@@ -335,12 +335,12 @@ def draw(
         roc.set_title("ROC curves; AUROC in the legend", loc="left")
         roc.legend(fontsize=7, loc="lower right", frameon=True, edgecolor="none")
         figure.suptitle(
-            f"{_short(inside)} (familiar, blue) and {_short(outside)} (foreign, orange)",
+            f"{short_name(inside)} (familiar, blue) and {short_name(outside)} (foreign, orange)",
             x=0.08, ha="left", fontsize=10,
         )  # fmt: skip
 
 
-def _short(spec: str) -> str:
+def short_name(spec: str) -> str:
     """The end of a long path says more than its beginning."""
     return spec if len(spec) <= 28 else f"...{spec[-25:]}"
 

@@ -10,6 +10,7 @@ import numpy as np
 from tensorboard.plugins import projector as plugin
 
 from tfvmf.evaluation import plots
+from tfvmf.evaluation.scores import JUDGED
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Measured, Options
 from tfvmf.evaluation.tables import one_line
@@ -27,6 +28,9 @@ def measure(subject: Subject, options: Options) -> Measured:
     values = subject.main_score(source, embeddings, options)[:size]
     columns = {"image": [csv_text(one_line(source.file(row))) for row in range(size)]}
     columns[subject.score(options).title] = [f"{value:.6g}" for value in values]
+    for name in (*JUDGED, "accept"):
+        if name in embeddings and name not in columns:
+            columns[name] = [f"{value:.6g}" for value in embeddings[name][:size]]
     if source.labels is not None:
         labels = map(source.class_name, source.labels[:size])
         columns["label"] = [csv_text(one_line(label)) for label in labels]
