@@ -28,7 +28,8 @@ FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 # What made earlier versions hard to read; American spelling.
 ODD = re.compile(
     r"\b(needed (is|are) (an?|one|at)|foretold|mend(s|ed|ing)?|anew|bit by bit|normalis\w+|"
-    r"reparameteris\w+|colours?|neighbours?|labelled|unlabelled|licence|behaviour|(images|views|pairs) a second|"
+    r"reparameteris\w+|colours?|neighbours?|labelled|unlabelled|licence|behaviour|"
+    r"(images|views|pairs) a second|"
     r"a (line|row|number|label|pass|panel) an? (image|row|kappa|member|corruption|view))\b",
     re.IGNORECASE,
 )
