@@ -9,7 +9,7 @@ DEMO := runs/demo
 .PHONY: setup demo test test-all bench docs lint resolve audit format clean help
 
 help:
-	@echo "make demo    train on the embedded digits, evaluate, export; show where the results are"
+	@echo "make demo    train on the embedded digits, evaluate, export; show the shipped encoder"
 	@echo "make test    run the tests"
 	@echo "make test-all  also run the slow tests: kills, lost workers, full disks (30 minutes more)"
 	@echo "make bench   measure side by side with PyTorch and others (50 minutes; installs PyTorch)"
@@ -35,7 +35,7 @@ $(VENV)/.installed: setup.py constraints.txt
 demo: setup
 	$(BIN)/tfvmf train --workdir=$(DEMO)
 	$(BIN)/tfvmf evaluate $(DEMO)
-	$(BIN)/tfvmf export $(DEMO) --output=$(DEMO)/export
+	$(BIN)/tfvmf export $(DEMO) --output=$(DEMO)/export --with_probe
 ifneq ($(wildcard tfvmf/shipped/cifar10),) # the trained encoder that comes with the package
 	$(BIN)/python examples/show_certainty.py cifar10 --output=$(DEMO)/certainty.png
 endif

@@ -10,10 +10,15 @@ HERE = pathlib.Path(__file__).parent
 INIT = (HERE / "tfvmf" / "__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE)[1]
 
+RAY = ["ray[data]>=2.60,<3"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
+SELECT = ["faiss-cpu>=1.13"]  # neighbors among more than 50,000 rows
+ONNX = ["onnx>=1.19", "onnxruntime>=1.23", "tf2onnx>=1.17"]
+LITERT = ["ai-edge-litert>=2.1"]
 TEST = [
-    *SERVING,
+    *(*SERVING, *SELECT, *ONNX, *LITERT),
     *("ipykernel", "mpmath", "nbclient", "openvino>=2026.0", "pytest", "pytest-xdist"),
+    "selenium>=4.20",
 ]
 DEV = [*TEST, "import-linter", "mypy", "ruff"]
 
@@ -28,7 +33,7 @@ setuptools.setup(
     packages=setuptools.find_packages(include=["tfvmf", "tfvmf.*"]),  # with tfvmf/configs
     package_data={
         "tfvmf": [
-            *("py.typed", "evaluation/report.html.j2", "models/allowed_ops.txt", "shipped/**/*"),
+            *("py.typed", "models/allowed_ops.txt", "pages/*", "shipped/**/*"),
         ]
     },
     entry_points={"console_scripts": ["tfvmf = tfvmf.programs:main"]},
@@ -58,8 +63,12 @@ setuptools.setup(
         "dev": DEV,
         "docs": ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"],  # for `make docs`
         "serving": SERVING,
+        "select": SELECT,
+        "onnx": ONNX,
+        "litert": LITERT,
         "corruptions": ["imagecorruptions"],
         "hub": ["keras-hub>=0.32,<0.33"],
-        "bench": ["torch==2.13.0"],  # the opponent of `make bench`
+        "ray": RAY,
+        "bench": ["torch==2.13.0"],  # what `make bench` compares with
     },
 )

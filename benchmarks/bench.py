@@ -10,7 +10,8 @@ table; writes it to runs/bench/bench.md, with all that was measured to runs/benc
 with the section growth, a plot to runs/bench/growth.png. Exits with 1 if a section failed.
 
 Sections: train_step (against PyTorch, which `make bench` installs), pipeline, uncertainty,
-evaluation, startup, limit (share of what the machine can do), growth. 50 minutes on 2 idle cores,
+evaluation, startup, runtimes (an export in TensorFlow, ONNX Runtime, OpenVINO and LiteRT), limit
+(share of what the machine can do), growth. 50 minutes on 2 idle cores,
 less the next time: what torch.compile makes is kept.
 """
 

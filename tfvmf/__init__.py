@@ -18,7 +18,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 _MODULES = (
     *("callbacks", "config", "counter_random", "data", "embedding", "errors", "evaluation"),
-    *("inference", "losses", "methods", "models", "neighbors", "posthoc"),
+    *("inference", "losses", "methods", "models", "neighbors", "posthoc", "selection"),
     *("serving", "settings", "training", "vmf"),
 )
 _NAMES = {"Contrastive": "training", "UserError": "errors", "load": "serving"}

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -11,12 +12,19 @@ import shutil
 import socket
 import stat
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tfvmf.errors import UserError
 
+if TYPE_CHECKING:
+    import numpy as np
+
 Path = str | os.PathLike[str]
+
+SHIPPED = pathlib.Path(__file__).parent / "shipped"  # models that come with the package
 
 _FULL = [os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
 _REFUSED = [
@@ -27,6 +35,23 @@ _REFUSED = [
     )
 ]
 _ELSEWHERE = "choose another place"
+
+
+def shipped_models() -> list[str]:
+    """The names of the models that come with the package."""
+    return sorted(entry.name for entry in SHIPPED.glob("*/")) if SHIPPED.is_dir() else []
+
+
+def find_model(model: Path) -> pathlib.Path:
+    """The path of a model, or of the shipped one of this name; a path that exists wins."""
+    path = pathlib.Path(model).expanduser()
+    named = not path.exists() and os.fspath(model) in shipped_models()
+    return SHIPPED / path if named else path
+
+
+def beside(model: pathlib.Path) -> pathlib.Path:
+    """Where results about a run go: the run itself, or `runs/NAME` of a shipped one."""
+    return pathlib.Path("runs", model.name) if model.parent == SHIPPED else model
 
 
 @contextlib.contextmanager
@@ -160,6 +185,28 @@ def literal(directory: Path) -> Iterator[str]:
         yield link
 
 
+@contextlib.contextmanager
+def arrays(path: Path) -> Iterator[dict[str, "np.ndarray"]]:
+    """The plain arrays of an .npz file; what is wrong with it, or with what they hold, is one line.
+
+    Errors of the block that looks at them count.
+    """
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            found = dict(archive)
+        yield found
+    except (
+        *(OSError, ValueError, KeyError, TypeError, IndexError, EOFError, RuntimeError),
+        *(zipfile.BadZipFile, zlib.error),
+    ) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(
+            f"{os.fspath(path)} was not written by tfvmf, or is damaged: {reason}"
+        ) from error
+
+
 def copy(source: Path, target: Path) -> None:
     """Copies a file or a directory, in place of what the target was."""
     source, target = pathlib.Path(source), pathlib.Path(target)
@@ -186,6 +233,32 @@ def fingerprint(path: Path) -> str:
                 while block := content.read(1 << 20):
                     digest.update(block)
     return digest.hexdigest()[:32]
+
+
+@contextlib.contextmanager
+def lock(workdir: pathlib.Path) -> Iterator[None]:
+    """Keeps other runs out of a directory, which is made if need be.
+
+    The system releases the lock when the process ends, however it ends. The file `.lock` stays.
+    """
+    path = workdir / ".lock"
+    with writing(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab+", buffering=0)
+    with file:
+        with writing(workdir):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                file.seek(0)
+                other = file.read().decode(errors="replace").strip() or "another process"
+                raise UserError(
+                    f"--workdir={workdir} is in use by {other}: wait until it ends, or choose "
+                    "another --workdir"
+                ) from error
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        yield
 
 
 # A spreadsheet takes text that starts so for a formula.

@@ -73,7 +73,7 @@ class Progress:
             self._bar.set_postfix_str(text, refresh=steps == 0)
         self._bar.update(steps)
         now = time.monotonic()
-        finished = self._bar.n >= (self._bar.total or 0)
+        finished = self._bar.n >= (self._bar.total or 0) > self._bar.n - steps
         if self._lines and (finished or now - self._shown >= self._seconds):
             self._shown = now
             print(self._bar, file=sys.stderr, flush=True)

@@ -36,7 +36,7 @@ from absl import flags
 from studies.recipe import networks, objectives, optimizers
 from studies.recipe.recipes import RECIPES, Recipe
 from tfvmf import counter_random, data, neighbors
-from tfvmf.evaluation.suites.probe import fit_linear
+from tfvmf.posthoc.probe import fit_linear
 
 _FLAGS = flags.FlagValues()  # of its own: tests import this beside other programs
 flags.DEFINE_string("data_dir", "", "where TFDS finds CIFAR-10", flag_values=_FLAGS)

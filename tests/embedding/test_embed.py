@@ -19,7 +19,7 @@ from tfvmf import embedding
 from tfvmf.data import contact_sheet, load_source
 from tfvmf.embedding import local, table
 from tfvmf.errors import UserError
-from tfvmf.training.run_directory import lock
+from tfvmf.files import lock
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -8,9 +8,10 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from tfvmf import evaluation, training
+from tfvmf import evaluation, posthoc, training
 from tfvmf.errors import UserError
-from tfvmf.evaluation.suites.probe import PENALTIES, Problem, fit_linear, linear_probe
+from tfvmf.evaluation.suites.probe import linear_probe
+from tfvmf.posthoc.probe import PENALTIES, Problem, fit_linear
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +158,29 @@ def test_data_without_labels_are_refused_in_one_line(suite, tmp_path, rng):
     assert command == f"tfvmf evaluate {tmp_path / 'run'} folder:/labeled/images"
     # `--suite=all` goes on.
     assert isinstance(error.value, evaluation.NotApplicable)
+
+
+def test_the_probe_stays_in_the_run_and_is_calibrated_on_its_reserve(tmp_path):
+    workdir = make_run(tmp_path / "run", **{"data.reserve": 300.0})
+    run = evaluation.subject_from_run(workdir)
+    results = evaluation.probe(run)
+    kept = posthoc.load_probe(workdir, step=7)
+    features = run.embed(run.test)["features"]
+    assert (kept.predict(features) == run.test.labels).mean() == results["linear_accuracy"]
+    assert kept.names == tuple("0123456789")
+    assert kept.calibration == "300 images of digits (train)"
+    assert kept.source == "1,097 images of digits (train)"
+    assert results["linear_temperature"] == kept.temperature != 1.0
+    # By accident only is a probe of an untrained network more certain than it is right.
+    assert results["linear_probability"] == pytest.approx(results["linear_accuracy"], abs=0.08)
+    assert "calibrated on 300 images" in (workdir / "eval/probe/table.md").read_text()
+
+
+def test_results_elsewhere_and_a_run_without_a_reserve(tmp_path):
+    workdir = make_run(tmp_path / "run")
+    subject = evaluation.subject_from_run(workdir, directory=tmp_path / "elsewhere")
+    evaluation.probe(subject, max_images=20)
+    assert posthoc.load_probe(workdir) is None  # the run was not to be written to
+    evaluation.probe(evaluation.subject_from_run(workdir), max_images=20)
+    kept = posthoc.load_probe(workdir)
+    assert (kept.calibration, kept.temperature) == ("", 1.0)

@@ -15,7 +15,7 @@ from helpers.subjects import full_subject
 from helpers.tiny import tiny_config
 from PIL import Image
 
-from tfvmf import evaluation, training
+from tfvmf import evaluation, pages, training
 from tfvmf.evaluation import Options, report
 from tfvmf.evaluation.suites.probe import linear_probe
 
@@ -209,6 +209,8 @@ def test_the_page_forbids_scripts_and_the_network(page):
 
 
 def test_the_template_never_switches_escaping_off():
-    template = pathlib.Path(report.__file__).with_name("report.html.j2").read_text()
-    for way_out in ("|safe", "| safe", "autoescape", "Markup"):
-        assert way_out not in template
+    templates = list(pathlib.Path(pages.__file__).parent.glob("*.j2"))
+    assert {"base.html.j2", "explore.html.j2", "report.html.j2"} <= {t.name for t in templates}
+    for template in templates:
+        for way_out in ("|safe", "| safe", "autoescape", "Markup"):
+            assert way_out not in template.read_text()

@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.pictures import huge_png
 from PIL import Image
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -34,7 +35,7 @@ def program(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(program, exported, digits, photographs_and_files, tmp_path_factory):
-    """What the program answers to six requests, one after another, in one process."""
+    """What the program answers to nine requests, one after another, in one process."""
     place = tmp_path_factory.mktemp("requests")
     photographs, files = photographs_and_files
     model = saved_model_pb2.SavedModel()
@@ -59,12 +60,16 @@ def answers(program, exported, digits, photographs_and_files, tmp_path_factory):
     (place / "broken.jpg").write_bytes(files[0][: len(files[0]) // 2])
     good = [place / f"{number}.file" for number in range(len(files))]
     broken = [*good[:2], place / "broken.jpg"]
+    (place / "huge.png").write_bytes(huge_png(30_000))
     requests = [
         pixels(digits[:9], "digits"),
         pixels(photographs, "photographs"),
         request("serving_bytes", "string", len(good), paths=good),
         request("serving_bytes", "string", len(broken), paths=broken),
         pixels(np.zeros((1, 0, 5, 3), np.uint8), "nothing"),
+        request("serving_bytes", "string", 1, paths=[place / "huge.png"]),
+        request("serving_default", "string", 1, paths=good[:1]),
+        pixels(digits[:0], "none"),
         request("serving_bytes", "string", len(good), paths=good),
     ]
     done = subprocess.run(
@@ -98,8 +103,8 @@ def test_it_answers_as_pythons_loader_and_lives_on_after_a_broken_file(
         signatures["serving_default"](images=digits[:9]),
         signatures["serving_default"](images=photographs),
         signatures["serving_bytes"](image_bytes=files),
-        None,
-        None,
+        *[None] * 4,
+        signatures["serving_default"](images=digits[:0]),
         signatures["serving_bytes"](image_bytes=files),
     ]
     lines = iter(answers.splitlines())
@@ -119,3 +124,6 @@ def test_errors_name_the_image(answers):
     errors = [line for line in answers.splitlines() if line.startswith("error")]
     assert "image 2 is broken" in errors[0]
     assert "images without pixels" in errors[1]
+    assert "image 0 is too large" in errors[2]
+    assert "uint8" in errors[3]
+    assert "string" in errors[3]

@@ -1,7 +1,9 @@
+import dataclasses
 import io
 import json
 import pathlib
 import shlex
+import shutil
 
 import keras
 import numpy as np
@@ -14,7 +16,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
-from tfvmf import inference, models, posthoc, programs, serving, training
+from tfvmf import embedding, evaluation, inference, models, posthoc, programs, serving, training
 from tfvmf.config import default_config
 from tfvmf.errors import UserError
 from tfvmf.serving import export
@@ -343,3 +345,56 @@ def test_diverged_weights_are_refused(exported, tmp_path):
     with pytest.raises(UserError, match="diverged"):
         serving.export_model(exported.workdir, tmp_path / "models", checkpoint=path)
     assert not (tmp_path / "models").exists()
+
+
+def test_the_probe_is_served_if_asked_for(exported, digits, tmp_path):
+    with pytest.raises(UserError, match=r"with_probe=True: .* has no probe: run `tfvmf evaluate"):
+        serving.export_model(exported.workdir, tmp_path / "none", with_probe=True)
+    workdir = tmp_path / "run"
+    shutil.copytree(exported.workdir, workdir)
+    evaluation.probe(evaluation.subject_from_run(workdir), max_images=50)
+    assert (
+        programs.main(["export", str(workdir), f"--output={tmp_path / 'models'}", "--with_probe"])
+        == 0
+    )
+    path = tmp_path / "models" / "1"
+    classes = serving.read_card(path)["classes"]
+    assert classes["names"] == list("0123456789")
+    assert classes["calibration"] == "400 images of digits (train)"
+    probe = posthoc.load_probe(workdir)
+    expected = probe.predict(exported.expected(digits[:40])["features"]).astype(str)
+    signatures = tf.saved_model.load(str(path)).signatures
+    for outputs in (
+        signatures["serving_default"](images=digits[:40]),
+        signatures["serving_bytes"](image_bytes=[png(image) for image in digits[:40]]),
+    ):
+        assert [name.decode() for name in outputs["class"].numpy()] == expected.tolist()
+    for model in (serving.load(path), serving.load(workdir)):
+        outputs = model.embed(digits[:40])
+        assert outputs["class"].tolist() == expected.tolist()
+        assert outputs["class_probability"].max() <= 1.0
+        assert model.card["classes"] == classes
+    assert serving.read_card(exported.path)["classes"] is None
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(3):
+        Image.fromarray(digits[number]).save(folder / f"{number}.png")
+    (folder / "broken.png").write_text("no image")
+    for kind in (".parquet", ".npz", ".csv"):
+        embedding.embed(path, folder, tmp_path / f"out{kind}")
+        table = embedding.read_table(tmp_path / f"out{kind}")
+        assert table["class"].tolist() == [*expected[:3], ""]
+        np.testing.assert_allclose(
+            table["class_probability"], [*outputs["class_probability"][:3], np.nan], rtol=1e-3
+        )
+
+
+def test_a_probe_of_another_step_is_refused(exported, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(exported.workdir, workdir)
+    evaluation.probe(evaluation.subject_from_run(workdir), max_images=50)
+    probe = posthoc.load_probe(workdir)
+    dataclasses.replace(probe, step=3).save(workdir)
+    with pytest.raises(UserError, match="is of step 3, not of step 7"):
+        serving.export_model(workdir, tmp_path / "models", with_probe=True)
+    assert "class" not in serving.load(workdir).embed(np.zeros((1, 16, 16, 3), np.uint8))

@@ -10,10 +10,9 @@ from helpers.untrained import make_run
 from PIL import Image
 
 import tfvmf
-from tfvmf import serving
+from tfvmf import files, serving
 from tfvmf.data.images import resize_image
 from tfvmf.errors import UserError
-from tfvmf.serving import loader
 from tfvmf.training import run_directory
 
 
@@ -135,7 +134,7 @@ def test_a_path_wins_over_a_shipped_name(exported, tmp_path, monkeypatch):
     shutil.copytree(exported.path, shipped / "tiny" / exported.path.name)
     shutil.copytree(exported.workdir, shipped / "a_run")
     (shipped / "tiny" / "card.json").write_text('{"data": "digits", "seed": 0}')
-    monkeypatch.setattr(loader, "SHIPPED", shipped)
+    monkeypatch.setattr(files, "SHIPPED", shipped)
     monkeypatch.chdir(tmp_path)
     found = tfvmf.load("tiny")
     assert found.path == shipped / "tiny" / exported.path.name

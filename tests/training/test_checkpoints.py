@@ -1,5 +1,6 @@
 import contextlib
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -17,6 +18,7 @@ from helpers.untrained import make_run
 
 from tfvmf import training
 from tfvmf.errors import UserError
+from tfvmf.files import lock
 from tfvmf.training import checkpoints, run_directory
 from tfvmf.training.checkpoints import latest, paths
 
@@ -192,18 +194,18 @@ def test_a_second_run_in_a_directory_is_refused_until_the_first_ends(tmp_path):
     ready, tell = os.pipe()
     first = os.fork()
     if not first:
-        with run_directory.lock(workdir):
+        with lock(workdir):
             os.write(tell, b"!")
             time.sleep(600)
     assert os.read(ready, 1) == b"!"
     with (
         pytest.raises(UserError, match=f"in use by process {first} on "),
-        run_directory.lock(workdir),
+        lock(workdir),
     ):
         pass
     os.kill(first, signal.SIGKILL)  # which leaves nothing behind
     os.waitpid(first, 0)
-    with run_directory.lock(workdir):
+    with lock(workdir):
         pass
 
 
@@ -296,3 +298,47 @@ def test_facts_that_cannot_be_meant(tmp_path, facts):
     run_directory.write_or_check_config(tmp_path, tiny_config(), facts)
     with pytest.raises(UserError, match=r"config\.json is damaged"):
         run_directory.read(tmp_path)
+
+
+def test_packed_weights_stand_for_a_checkpoint(tmp_path, rng):
+    workdir = make_run(tmp_path / "run", method="simsiam_vmf")
+    _, method, step = training.load_method(workdir)
+    images = rng.random((20, 16, 16, 3)).astype(np.float32)
+    expected = method.encoder(images)
+    place = tmp_path / "packed"
+    checkpoints.pack(place, method, step)
+    shutil.copy(workdir / "config.json", place)
+    _, packed, found = training.load_method(place)
+    assert found == step
+    for name, values in packed.encoder(images).items():
+        np.testing.assert_allclose(values, expected[name], rtol=1e-6, atol=1e-6)
+    for ours, theirs in zip(method.encoder.variables, packed.encoder.variables, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+    size = (place / "weights.npz").stat().st_size
+    checkpoints.pack(place, method, step, bits=6)
+    _, coarse, _ = training.load_method(place)
+    largest = max(method.encoder.variables, key=lambda each: math.prod(each.shape)).path
+    pairs = [
+        (m, c) for m, c in zip(method.encoder.variables, coarse.encoder.variables, strict=True)
+    ]
+    ours, theirs = next((m.numpy(), c.numpy()) for m, c in pairs if m.path == largest)
+    np.testing.assert_allclose(ours, theirs, rtol=2**-7, atol=0)
+    assert not (ours == theirs).all()
+    assert (place / "weights.npz").stat().st_size < 0.6 * size
+
+
+def test_damaged_packed_weights_are_one_line(tmp_path):
+    workdir = make_run(tmp_path / "run")
+    _, method, step = training.load_method(workdir)
+    other = make_run(tmp_path / "other", **{"model.dimension": 5})
+    shutil.rmtree(other / "checkpoints")
+    checkpoints.pack(other, method, step)
+    with pytest.raises(
+        UserError, match=r"weights\.npz .* damaged: it holds the weights of another"
+    ):
+        training.load_method(other)
+    whole = (other / "weights.npz").read_bytes()
+    for cut in (0, 100, len(whole) // 2):
+        (other / "weights.npz").write_bytes(whole[:cut])
+        with pytest.raises(UserError, match="damaged"):
+            training.load_method(other)

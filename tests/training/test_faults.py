@@ -18,8 +18,8 @@ from PIL import Image
 
 from tfvmf import embedding, evaluation, models, posthoc, serving, training
 from tfvmf.errors import UserError
+from tfvmf.files import lock
 from tfvmf.methods import METHODS, build_method
-from tfvmf.training import run_directory
 from tfvmf.training.checkpoints import latest
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -153,7 +153,7 @@ def test_what_is_pickled_is_never_loaded(tmp_path):
 
 def test_a_run_that_goes_on_in_this_directory_is_left_alone(tmp_path):
     with (
-        run_directory.lock(tmp_path),
+        lock(tmp_path),
         pytest.raises(UserError, match=f"in use by process {os.getpid()} on"),
     ):
         training.train(tiny_config(), tmp_path)

@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -131,9 +131,13 @@ def list_files(request: Request) -> Listing:
     if not request.target or not root.is_dir():
         what = "is not a folder" if root.exists() and request.target else "there is no such folder"
         raise UserError(f"{request.spec}: {what}; write folder:/path/of/images")
-    files = find_images(root)
+    return arrange_files(request, find_images(root), lambda file: str(root / file))
+
+
+def arrange_files(request: Request, files: list[str], path: Callable[[str], str]) -> Listing:
+    """The split and the labels of files, relative to their folder; `path` is the whole one."""
     if not files:
-        raise UserError(f"{root}: no images in this folder ({' '.join(EXTENSIONS)})")
+        raise UserError(f"{request.target}: no images in this folder ({' '.join(EXTENSIONS)})")
     parts = _split_folders(files)
     if parts:
         chosen, classes = _of_split(request, files, parts)
@@ -146,7 +150,7 @@ def list_files(request: Request) -> Listing:
         numbers = {name: number for number, name in enumerate(classes)}
         depth = 1 if parts else 0
         labels = np.array([numbers[file.split("/")[depth]] for file in chosen], np.int32)
-    paths = [str(root / file) for file in chosen]
+    paths = [path(file) for file in chosen]
     return Listing(paths, labels, classes or None, not parts and request.split != "all")
 
 

@@ -227,7 +227,8 @@ def read_images(
     if broken is None:
         raise_all(errors)
     else:
-        broken |= {i: str(e).removeprefix(f"{sources[i]!s}: ") for i, e in errors.items()}
+        called = names or [str(source) for source in sources]
+        broken |= {i: str(e).removeprefix(f"{called[i]}: ") for i, e in errors.items()}
     return images
 
 

@@ -19,7 +19,7 @@ from tfvmf.data.augment import Augmentation
 
 KINDS = ("filter", "spectrum")  # studies/kappa/views.py has those that brought less
 # Pixels between the taps of a filter: an image may have been enlarged, or be sharp.
-_SPACINGS = (1, 2, 4)
+_SPACINGS: tuple[int, ...] = (1, 2, 4)
 # Each parameter has its own column of random numbers. Append only.
 _COLUMNS = ("kind", "strength", "spacing", "native")
 _SALT = 0x5DEECE66  # draws other numbers than the augmentation does from the same seeds

@@ -1,16 +1,34 @@
-"""Images to the table of results per image: its schema, its readers and writers.
+"""Images to the table of results per image: local, by shard, on Ray; its readers and writers.
 
-Tables are read without TensorFlow, so `embed` loads when first used.
+Tables are read without TensorFlow, so the rest loads when first used.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from tfvmf.embedding.table import COLUMNS, Table, check_output, read_table
+from tfvmf.embedding.table import (
+    COLUMNS,
+    Table,
+    check_directory,
+    check_output,
+    parse_shard,
+    read_table,
+)
 
 if TYPE_CHECKING:
     from tfvmf.embedding.local import Embedded, embed
+    from tfvmf.embedding.shards import embed_shard
 
-__all__ = ["COLUMNS", "Embedded", "Table", "check_output", "embed", "read_table"]
+__all__ = [
+    "COLUMNS",
+    "Embedded",
+    "Table",
+    "check_directory",
+    "check_output",
+    "embed",
+    "embed_shard",
+    "parse_shard",
+    "read_table",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +36,8 @@ def __getattr__(name: str) -> Any:
         from tfvmf.embedding import local
 
         return getattr(local, name)
+    if name == "embed_shard":
+        from tfvmf.embedding import shards
+
+        return shards.embed_shard
     raise AttributeError(f"module 'tfvmf.embedding' has no attribute {name!r}")

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import scipy.stats
 
 import tfvmf
 from tfvmf.data import Source, contact_sheet, load_source
@@ -23,11 +22,10 @@ from tfvmf.data.images import read_images
 from tfvmf.data.sources import parse
 from tfvmf.embedding import table
 from tfvmf.errors import UserError
-from tfvmf.files import fingerprint, replacing, write_json, writing
+from tfvmf.files import fingerprint, lock, replacing, write_json, writing
 from tfvmf.progress import Progress
 from tfvmf.serving import EmbeddingModel, load
 from tfvmf.settings import MAX_PIXELS
-from tfvmf.training.run_directory import lock
 
 PART_ROWS = 1024  # images at most that a run loses when it is killed, and rows that it holds
 DRAWN = 50  # least and most certain images, each
@@ -88,12 +86,14 @@ def measure_drift(
         calibration: From the card of the model: `ranks` (m; `images` in old exports, which ranked
             all of these), and `alpha` or `reject_below`.
     """
+    from scipy import stats  # half of the time that this module takes to import
+
     calibration = calibration or {}
     if count := calibration.get("ranks", calibration.get("images")):
         places = confidence.astype(np.float64) * (count + 1) - 0.5
-        test = scipy.stats.ks_2samp(places, np.arange(1.0, count + 1.0))
+        test = stats.ks_2samp(places, np.arange(1.0, count + 1.0))
     else:
-        test = scipy.stats.kstest(confidence, "uniform")
+        test = stats.kstest(confidence, "uniform")
     return Drift(
         p_value=float(test.pvalue),
         below=float(1 - np.mean(accept)),
@@ -122,7 +122,7 @@ def embed(
     `OUTPUT.parts` until it is complete; the same call continues after the last finished one.
 
     Args:
-        model: A run directory, an export or a `.keras` file (see `tfvmf.load`).
+        model: A run directory, an export, or a `.keras`, `.onnx` or `.tflite` file.
         data: What `tfvmf.data.load_source` takes, or the path of a folder or of one image.
         output: The `.parquet`, `.npz` or `.csv` file.
         checkpoint: Checkpoint of a run: `step-110`, `110` or a path; the newest by default.
@@ -143,14 +143,12 @@ def embed(
     output = table.check_output(output)
     if sort not in ("", "concentration") or batch_size < 1:
         raise UserError(f"sort={sort}, batch_size={batch_size}: expected concentration, 1 or more")
-    files = _list_files(data, split, max_pixels)
+    files = list_images(data, split, max_pixels)
     parts = output.with_name(f"{output.name}.parts")
     with _claimed(parts, output):
         loaded = load(model, checkpoint=checkpoint, trust_model=trust_model)
-        size = loaded.card["image_size"]
-        if size is None:
-            raise UserError(f"{loaded.path} does not say the size of its images: expected a run")
-        images: _Images = files or _SourceImages(
+        size = image_size(loaded)
+        images: Images = files or SourceImages(
             load_source(
                 data,
                 split,
@@ -160,20 +158,21 @@ def embed(
                 max_pixels=max_pixels,
             )
         )
+        # An empty batch shows the columns.
+        outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
+        schema = table.table_schema(outputs, labels=images.labels is not None)
         plan = {
-            "model": _identity(loaded),
+            "model": model_identity(loaded),
             "data": os.fspath(data),
             "split": split,
             "images": len(images.names),
             "contents": images.identity(),
             "max_pixels": max_pixels,
             "part_rows": PART_ROWS,
+            "columns": schema.names,
             "tfvmf": tfvmf.__version__,
         }
         _check_plan(parts, plan, output, restart=restart)
-        # An empty batch shows the columns.
-        outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
-        schema = table.table_schema(outputs, labels=images.labels is not None)
         _write_parts(parts, images, loaded, schema, batch_size)
         calibration = loaded.card.get("calibration")
         result = _join(parts, images, output, schema, calibration, sort=bool(sort))
@@ -181,20 +180,58 @@ def embed(
     return result
 
 
-class _FileImages:
-    """Files by position, their names, and their labels or None."""
+class Images:
+    """Images by position: `names`, `labels` or None, and how they are read."""
 
-    def __init__(self, paths: Sequence[str], labels: Sequence[str] | None, max_pixels: int) -> None:
-        self._paths = paths
-        self._max_pixels = max_pixels
-        self.names = [_text(path) for path in paths]
-        self.labels = labels
+    names: Sequence[str]
+    labels: Sequence[str] | None
 
     def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
         """The pixels of those that are not broken, and all errors, "" if there is none."""
+        raise NotImplementedError
+
+    def tile(self, row: int) -> np.ndarray:
+        """A picture for the contact sheet."""
+        raise NotImplementedError
+
+    def identity(self) -> str:
+        """A hash that changes when the images do."""
+        raise NotImplementedError
+
+
+class FileImages(Images):
+    """Files, or their contents.
+
+    Args:
+        paths: Of the files.
+        labels: Names of their classes, or None.
+        max_pixels: A larger image is broken.
+        contents: What to read at some positions, each a path, the content of a file or an error;
+            by default the paths.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        labels: Sequence[str] | None,
+        max_pixels: int,
+        contents: Callable[[range], list[Any]] | None = None,
+    ) -> None:
+        self.paths = paths
+        self.max_pixels = max_pixels
+        self.names = [_text(path) for path in paths]
+        self.labels = labels
+        self._contents = contents
+
+    def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
+        """The pixels of those that are not broken, and all errors, "" if there is none."""
+        paths = self.paths[rows.start : rows.stop]
+        contents = self._contents(rows) if self._contents else paths
+        failed = {i: str(e) for i, e in enumerate(contents) if isinstance(e, Exception)}
+        contents = [b"" if i in failed else content for i, content in enumerate(contents)]
         broken: dict[int, str] = {}
-        paths = self._paths[rows.start : rows.stop]
-        pixels = read_images(paths, size, max_pixels=self._max_pixels, broken=broken)
+        pixels = read_images(contents, size, max_pixels=self.max_pixels, names=paths, broken=broken)
+        broken |= failed
         errors = [_text(broken.get(place, "")) for place in range(len(rows))]
         return pixels[[not error for error in errors]], errors
 
@@ -205,16 +242,16 @@ class _FileImages:
 
     def identity(self) -> str:
         """A hash that changes when the images do."""
-        return files_identity(self._paths)
+        return files_identity(self.paths)
 
 
-class _SourceImages:
+class SourceImages(Images):
     """The same of a source without files."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self.names = [source.file(row) for row in range(source.size)]
-        self.labels = _label_names(source.labels, source.class_names)
+        self.labels = label_names(source.labels, source.class_names)
 
     def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
         """The pixels, and no errors."""
@@ -229,25 +266,23 @@ class _SourceImages:
         return self._source.fingerprint()
 
 
-_Images = _FileImages | _SourceImages
-
-
-def _list_files(data: str | os.PathLike[str], split: str, max_pixels: int) -> _FileImages | None:
+def list_images(data: str | os.PathLike[str], split: str, max_pixels: int) -> FileImages | None:
     """The files of a folder, or one file; None if `data` is another source."""
     spec = os.fspath(data)
     target = spec.removeprefix("folder:")
     path = pathlib.Path(target).expanduser()
     if spec == target and path.is_file() and path.suffix != ".npz":
-        return _FileImages([str(path)], None, max_pixels)
+        return FileImages([str(path)], None, max_pixels)
     if spec != target or path.is_dir():
         request = Request(spec=f"folder:{target}", target=target, split=split)
         paths, labels, classes, _ = list_files(request)
-        return _FileImages(paths, _label_names(labels, classes), max_pixels)
+        return FileImages(paths, label_names(labels, classes), max_pixels)
     parse(data)
     return None
 
 
-def _label_names(labels: np.ndarray | None, classes: list[str] | None) -> list[str] | None:
+def label_names(labels: np.ndarray | None, classes: list[str] | None) -> list[str] | None:
+    """Numbers of classes as their names; as texts, where there are none."""
     if labels is None:
         return None
     return [_text(classes[label] if classes else str(label)) for label in labels]
@@ -275,7 +310,14 @@ def _claimed(parts: pathlib.Path, output: pathlib.Path) -> Iterator[None]:
                 shutil.rmtree(parts, ignore_errors=True)
 
 
-def _identity(model: EmbeddingModel) -> str:
+def image_size(model: EmbeddingModel) -> int:
+    """Height and width of the images that a model takes; UserError if it does not tell."""
+    if model.card["image_size"] is None:
+        raise UserError(f"{model.path} does not say the size of its images: expected a run")
+    return model.card["image_size"]
+
+
+def model_identity(model: EmbeddingModel) -> str:
     """A hash of a model's weights, or of the whole export."""
     digest = hashlib.sha256()
     try:
@@ -296,27 +338,31 @@ def _check_plan(
             part.unlink()
         write_json(path, plan)
         return
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is missing or damaged: choose another output") from error
-    changed = [key for key in plan if found.get(key) != plan[key]]
-    if changed:
-        listed = ", ".join(f"{key} ({found.get(key)} -> {plan[key]})" for key in changed)
+    if changed := differences(path, plan):
         raise UserError(
             f"output={output}: {parts.name} holds unfinished work of other images or another model:"
-            f" {listed}; choose another output, or restart (--restart) to do all again"
+            f" {changed}; choose another output, or restart (--restart) to do all again"
         )
+
+
+def differences(path: pathlib.Path, plan: dict[str, Any]) -> str:
+    """How a plan differs from the one in a file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        changed = [key for key in plan if found.get(key) != plan[key]]
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is missing or damaged: choose another output") from error
+    return ", ".join(f"{key} ({found.get(key)} -> {plan[key]})" for key in changed)
 
 
 def _write_parts(
     parts: pathlib.Path,
-    images: _Images,
+    images: Images,
     model: EmbeddingModel,
     schema: pa.Schema,
     batch_size: int,
 ) -> None:
-    count, size = len(images.names), model.card["image_size"]
+    count = len(images.names)
     rows = range(count)
     wanted = [rows[start : start + PART_ROWS] for start in rows[::PART_ROWS]]
     missing = [part for part in wanted if not _part(parts, part.start).exists()]
@@ -324,19 +370,27 @@ def _write_parts(
     with Progress(count, initial=done, unit="image", description="embedding") as bar:
         for part in missing:
             blocks = []
-            for start in range(0, len(part), batch_size):
-                batch = part[start : start + batch_size]
-                pixels, errors = images.read(batch, size)
-                texts: dict[str, Sequence[str]] = {"error": errors}
-                texts["file"] = images.names[batch.start : batch.stop]
-                if images.labels is not None:
-                    texts["label"] = images.labels[batch.start : batch.stop]
-                outputs = model.embed(pixels, batch_size=batch_size, progress=False)
-                blocks.append(table.to_arrow(schema, texts, outputs))
-                bar.update(len(batch))
+            for block in embed_rows(images, part, model, schema, batch_size):
+                blocks.append(block)
+                bar.update(len(block))
             path = _part(parts, part.start)
             with replacing(path) as file, pa.ipc.new_file(file, schema) as writer:
                 writer.write_table(pa.concat_tables(blocks).combine_chunks())
+
+
+def embed_rows(
+    images: Images, rows: range, model: EmbeddingModel, schema: pa.Schema, batch_size: int
+) -> Iterator[pa.Table]:
+    """Some images to rows of their table, batch by batch."""
+    for start in range(0, len(rows), batch_size):
+        batch = rows[start : start + batch_size]
+        pixels, errors = images.read(batch, model.card["image_size"])
+        texts: dict[str, Sequence[str]] = {"error": errors}
+        texts["file"] = images.names[batch.start : batch.stop]
+        if images.labels is not None:
+            texts["label"] = images.labels[batch.start : batch.stop]
+        outputs = model.embed(pixels, batch_size=batch_size, progress=False)
+        yield table.to_arrow(schema, texts, outputs)
 
 
 def _part(parts: pathlib.Path, start: int) -> pathlib.Path:
@@ -345,7 +399,7 @@ def _part(parts: pathlib.Path, start: int) -> pathlib.Path:
 
 def _join(
     parts: pathlib.Path,
-    images: _Images,
+    images: Images,
     output: pathlib.Path,
     schema: pa.Schema,
     calibration: Mapping[str, Any] | None,

@@ -12,7 +12,8 @@
 | `class`, `class_probability` | the name of the predicted class, and float32 |
 
 A column that a model cannot fill is absent. The label is known of a broken file too. CSV has no
-vectors.
+vectors. A Parquet or npz file of another program needs `features` or `mean_direction` alone: `file`
+is then the number of the row, and `error` is "".
 """
 
 import contextlib
@@ -20,9 +21,10 @@ import csv
 import io
 import os
 import pathlib
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -60,8 +62,8 @@ class Table:
         self, path: pathlib.Path, columns: Sequence[str], rows: int, blocks: Blocks
     ) -> None:
         self.path = path
-        self.columns = tuple(name for name in COLUMNS if name in columns)
-        self._rows, self._blocks = rows, blocks
+        self.columns = tuple(name for name in COLUMNS if name in ("file", "error", *columns))
+        self._stored, self._rows, self._blocks = tuple(columns), rows, blocks
 
     def __len__(self) -> int:
         return self._rows
@@ -80,14 +82,19 @@ class Table:
             raise UserError(
                 f"{self.path} has no column {', '.join(missing)}: it has {', '.join(self.columns)}"
             )
-        names = columns or self.columns
+        names, row = columns or self.columns, 0
+        stored = [name for name in names if name in self._stored]
         with _damaged(self.path):
-            for block in self._blocks(names):
-                yield {name: to_numpy(block, name) for name in names}
+            for block in self._blocks(stored or [n for n in self.columns if n in self._stored][:1]):
+                part = {name: to_numpy(block, name) for name in stored}
+                made = {"file": range(row, row := row + len(block)), "error": [""] * len(block)}
+                for name in (name for name in names if name not in part):
+                    part[name] = np.array([str(text) for text in made[name]], object)
+                yield part
 
 
 def read_table(path: str | os.PathLike[str]) -> Table:
-    """Opens a table that `tfvmf embed` wrote.
+    """Opens a table that `tfvmf embed` wrote, or another program.
 
     Args:
         path: A `.parquet`, `.npz` or `.csv` file, or a directory of `.parquet` files, which are
@@ -101,8 +108,11 @@ def read_table(path: str | os.PathLike[str]) -> Table:
     with _damaged(path):
         columns, rows, blocks = opener(path)
     table = Table(path, columns, rows, blocks)
-    if table.columns[:2] != ("file", "error"):
-        raise UserError(f"{path} is not a table of tfvmf embed: it has no columns file and error")
+    if not {"file", "error"} <= {*columns} and not {*VECTORS} & {*columns}:
+        raise UserError(
+            f"{path} is not a table of tfvmf embed: it has no columns file and error, and neither "
+            f"{' nor '.join(VECTORS)}"
+        )
     return table
 
 
@@ -113,6 +123,26 @@ def check_output(output: str | os.PathLike[str]) -> pathlib.Path:
         raise UserError(
             f"output={path}: expected a name that ends in {', '.join(_WRITERS)}, in an existing "
             "folder"
+        )
+    return path
+
+
+def parse_shard(shard: str) -> tuple[int, int]:
+    """`3/16` as two numbers."""
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard, re.ASCII)
+    if not found or not int(found[1]) < int(found[2]):
+        raise UserError(f"shard={shard}: expected K/N with K from 0 to N - 1, such as 3/16")
+    return int(found[1]), int(found[2])
+
+
+def check_directory(output: str | os.PathLike[str]) -> pathlib.Path:
+    """The path of a directory of Parquet files; UserError unless it is there or can be made."""
+    path = pathlib.Path(output).expanduser()
+    known = path.is_dir() or (path.parent.is_dir() and not path.exists())
+    if not known or path.suffix in _WRITERS:
+        raise UserError(
+            f"output={path}: expected a directory of shards, or a new name without "
+            f"{', '.join(_WRITERS)} in an existing folder"
         )
     return path
 
@@ -155,7 +185,8 @@ def to_numpy(block: pa.Table, name: str) -> np.ndarray:
     """One column of some rows, see `Table`."""
     column = block[name].combine_chunks()
     if name in TEXTS:
-        return np.array([text or "" for text in column.to_pylist()], object)
+        texts = ("" if text is None else str(text) for text in column.to_pylist())
+        return np.array(list(texts), object)
     if name == "accept":
         return column.fill_null(False).to_numpy(zero_copy_only=False).astype(bool)
     if name not in VECTORS:
@@ -242,24 +273,45 @@ def _open_parquet(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:
 
 
 def _open_npz(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:
-    with np.load(path, allow_pickle=False) as archive:
-        columns, rows = list(archive), len(archive["error"]) if "error" in archive else 0
+    with zipfile.ZipFile(path) as archive:
+        columns = [name.removesuffix(".npy") for name in archive.namelist()]
+        known = [name for name in COLUMNS if name in columns]
+        found = {_npy(archive, name)[1][0] for name in known}
+    if len(found) > 1:
+        raise ValueError(f"its columns have {' and '.join(map(str, sorted(found)))} rows")
+    rows = found.pop() if found else 0
 
     def blocks(names: Sequence[str]) -> Iterator[pa.Table]:
-        with np.load(path, allow_pickle=False) as archive:
-            columns = {name: archive[name] for name in names}
-        for start in range(0, rows, ROWS):
-            yield pa.table(
-                {name: _to_list(column[start : start + ROWS]) for name, column in columns.items()}
-            )
+        # `np.load` would read whole columns.
+        with zipfile.ZipFile(path) as archive:
+            members = {name: _npy(archive, name) for name in names}
+            for start in range(0, rows, ROWS):
+                count = min(ROWS, rows - start)
+                yield pa.table({name: _rows(count, *each) for name, each in members.items()})
 
     return columns, rows, blocks
 
 
-def _to_list(values: np.ndarray) -> pa.Array:
-    if values.ndim == 1:
-        return pa.array(values)
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+def _npy(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], tuple[int, ...], np.dtype]:
+    """An array of an npz file: where its content starts, its shape and its type."""
+    file = archive.open(f"{name}.npy")
+    old = np.lib.format.read_magic(file) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(file)
+    if len(shape) != 1 + (name in VECTORS) or dtype.hasobject:
+        expected = "one row of numbers" if name in VECTORS else "one value"
+        raise ValueError(f"{name} is {dtype} {list(shape)}: expected {expected} per image")
+    if by_columns and len(shape) > 1:
+        raise ValueError(f"{name} is stored by columns: save np.ascontiguousarray({name})")
+    return file, shape, dtype
+
+
+def _rows(count: int, file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype) -> pa.Array:
+    size = count * int(np.prod(shape[1:])) * dtype.itemsize
+    if len(content := file.read(size)) < size:
+        raise EOFError("it ends too early")
+    values = pa.array(np.frombuffer(content, dtype).astype(dtype.newbyteorder("="), copy=False))
+    return values if len(shape) == 1 else pa.FixedSizeListArray.from_arrays(values, shape[1])
 
 
 def _open_csv(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:

@@ -1,25 +1,32 @@
 """All results about a subject on one page that opens from disk: no network, no other files.
 
 The page is made of what suites wrote (`results.json`, pictures): every call of `evaluate` writes it
-again from all that is there about the same checkpoint, data and sample.
+again from all that is there about the same checkpoint, data and sample. `compare` puts several runs
+side by side on such a page; it needs neither their encoders nor TensorFlow.
 """
 
-import base64
-import importlib.resources
+from __future__ import annotations
+
 import io
 import json
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
 from PIL import Image
 
-from tfvmf.evaluation.subject import Subject
+from tfvmf import pages
+from tfvmf.config import flatten
+from tfvmf.errors import UserError
 from tfvmf.evaluation.suites import SUITES, Results, at_step, count_images, headlines
 from tfvmf.evaluation.tables import Page, Table
 from tfvmf.files import read_text, write_text
+
+if TYPE_CHECKING:
+    from tfvmf.evaluation.subject import Subject
+
+_IDENTITY = ("data", "method", "step", "checkpoint")
 
 
 def write(subject: Subject) -> pathlib.Path:
@@ -27,21 +34,7 @@ def write(subject: Subject) -> pathlib.Path:
     if subject.directory is None:
         raise ValueError("a report needs a subject with a directory")
     directory = pathlib.Path(subject.directory).expanduser()
-    measured: dict[str, Results] = {}
-    others = []  # about another subject, or cannot be read
-    for name in SUITES:
-        text = read_text(directory / name / "results.json")
-        if text is None:
-            continue
-        try:
-            results = json.loads(text)
-            same = subject.identity().items() <= results.items() and "page" in results
-        except (AttributeError, TypeError, ValueError):
-            same = False
-        if same:
-            measured[name] = results
-        else:
-            others.append(name)
+    measured, others = _about(directory, subject.identity())
     write_text(directory / "report.html", render(subject, directory, measured, others))
     return directory / "report.html"
 
@@ -53,11 +46,6 @@ def render(
     others: Sequence[str] = (),
 ) -> str:
     """The page, as HTML. All values are text: the template escapes them."""
-    # Strict: a name that the template misspells is an error, not a blank.
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = importlib.resources.files("tfvmf.evaluation") / "report.html.j2"
     counts = (count_images(results) for results in measured.values() if "of_images" in results)
     facts = {
         "run directory": subject.workdir,
@@ -66,25 +54,171 @@ def render(
         "test images": f"{subject.test.name} ({subject.test.split})",
     }
     lead = [subject.description, at_step(subject.identity()), next(counts, "")]
-    return environment.from_string(template.read_text(encoding="utf-8")).render(
+    return pages.render(
+        "report.html.j2",
         title=f"{subject.name} on {subject.test.name}",
         lead=", ".join(filter(None, lead)),
-        others=", ".join(others),
-        sections=[_section(directory / name, name, each) for name, each in measured.items()],
+        runs=[subject.name],
+        notes=_left_out(others),
+        sections=_sections([directory], [measured]),
         facts={name: value for name, value in facts.items() if value is not None},
         settings=subject.settings,
     )
 
 
-def _section(directory: pathlib.Path, name: str, results: Results) -> dict[str, Any]:
-    """What the page shows of a suite; pictures are addresses that hold them."""
-    title, page, command = SUITES[name].title, results["page"], results.get("open", "")
+def compare(runs: Sequence[str | pathlib.Path], *, output: str | pathlib.Path = "") -> pathlib.Path:
+    """Writes a page with the results of several runs side by side; returns its path.
+
+    Args:
+        runs: Run directories, whose `eval` is read, or directories of results themselves.
+        output: Directory of `compare.html`; that of the first run's results by default.
+
+    Raises:
+        UserError: There are fewer than two, or one has no results.
+    """
+    places = [pathlib.Path(run).expanduser() for run in runs]
+    if len(set(places)) < 2 or len(set(places)) < len(places):
+        listed = ",".join(map(str, runs))
+        raise UserError(
+            f"compare={listed}: expected two or more different runs, like runs/a,runs/b"
+        )
+    directories, measured, notes = [], [], []
+    for place in places:
+        own = [path for path in (place / "eval", place) if any(_results(path).values())]
+        if not own:
+            raise UserError(
+                f"compare={place}: there are no results: `tfvmf evaluate {place}` first"
+            )
+        # Of results about several checkpoints or data, those with the newest.
+        readable = {name: each for name, each in _results(own[0]).items() if each}
+        newest = max(readable, key=lambda name: (own[0] / name / "results.json").stat().st_mtime)
+        about = {key: value for key, value in readable[newest].items() if key in _IDENTITY}
+        found, others = _about(own[0], about)
+        directories.append(own[0])
+        measured.append(found)
+        notes += [f"{place}: {line}" for line in _left_out(others)]
+    facts = [next(iter(found.values())) for found in measured]
+    if len({fact["data"] for fact in facts}) > 1:
+        notes.append("The runs were measured on different data: their numbers are not comparable.")
+    path = (pathlib.Path(output).expanduser() if output else directories[0]) / "compare.html"
+    page = pages.render(
+        "report.html.j2",
+        title="Runs compared: " + ", ".join(_names(places)),
+        lead="; ".join(
+            f"{name}: "
+            + ", ".join(filter(None, (f"{fact['method']} on {fact['data']}", at_step(fact))))
+            for name, fact in zip(_names(places), facts, strict=True)
+        ),
+        runs=_names(places),
+        notes=notes,
+        sections=_sections(directories, measured, _names(places)),
+        facts=_differences(places, facts),
+        settings={},
+    )
+    write_text(path, page)
+    return path
+
+
+def _names(places: Sequence[pathlib.Path]) -> list[str]:
+    """Short names of directories: their last parts, as many as it takes to tell them apart."""
+    for parts in range(1, max(len(place.parts) for place in places)):
+        names = ["/".join(place.parts[-parts:]) for place in places]
+        if len(set(names)) == len(names):
+            return names
+    return [str(place) for place in places]
+
+
+def _differences(places: Sequence[pathlib.Path], facts: Sequence[Results]) -> Table:
+    """What the runs are, and the settings in which they differ."""
+    rows: dict[str, list[str]] = {"directory": [str(place) for place in places]}
+    rows |= {
+        name: [str(fact.get(name, "")) for fact in facts]
+        for name in (*_IDENTITY, "images", "of_images")
+        if any(name in fact for fact in facts)
+    }
+    settings = []
+    for place in places:
+        run = next(
+            (each for each in (place, place.parent) if (each / "config.json").is_file()), place
+        )
+        try:
+            settings.append(flatten(json.loads(read_text(run / "config.json") or "{}")["config"]))
+        except (AttributeError, KeyError, TypeError, ValueError):  # results of no run
+            settings.append({})
+    for name in dict.fromkeys(key for each in settings for key in each):
+        values = [str(each.get(name, "")) for each in settings]
+        rows |= {name: values} if len(set(values)) > 1 else {}
+    cells = [[name, *values] for name, values in rows.items()]
+    return Table(columns=["", *_names(places)], rows=cells)
+
+
+def _results(directory: pathlib.Path) -> dict[str, Results]:
+    """What suites wrote to a directory, by name; {} for what cannot be read."""
+    found: dict[str, Results] = {}
+    for name in SUITES:
+        text = read_text(directory / name / "results.json")
+        if text is not None:
+            try:
+                found[name] = json.loads(text)
+                found[name]["page"], found[name]["verdict"]  # older versions wrote none
+            except (KeyError, TypeError, ValueError):
+                found[name] = {}
+    return found
+
+
+def _about(
+    directory: pathlib.Path, identity: Mapping[str, Any]
+) -> tuple[dict[str, Results], list[str]]:
+    """The results in a directory about one subject; names of those about another, or damaged."""
+    found = _results(directory)
+    measured = {n: each for n, each in found.items() if each and identity.items() <= each.items()}
+    return measured, [name for name in found if name not in measured]
+
+
+def _left_out(others: Sequence[str]) -> list[str]:
+    why = "Not shown, since measured at another checkpoint, with other data, or by another version"
+    return [f"{why}: {', '.join(others)}."] if others else []
+
+
+def _sections(
+    directories: Sequence[pathlib.Path],
+    measured: Sequence[Mapping[str, Results]],
+    names: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """What the page shows of each suite: a part for each run, None where it was not measured."""
+    sections = []
+    for name in [name for name in SUITES if any(name in found for found in measured)]:
+        parts = [
+            _part(directory / name, found[name]) if name in found else None
+            for directory, found in zip(directories, measured, strict=True)
+        ]
+        words = dict.fromkeys(line.words for part in parts if part for line in part["headlines"])
+        numbers = [
+            {line.words: f"{line.number} {line.beside}".strip() for line in part["headlines"]}
+            if part
+            else {}
+            for part in parts
+        ]
+        rows = [[line, *(each.get(line, "") for each in numbers)] for line in words]
+        title = SUITES[name].title
+        sections.append(
+            {
+                "title": title,
+                "anchor": re.sub(r"\W+", "-", title.lower()),
+                "parts": parts,
+                "table": Table(columns=["", *names], rows=rows) if names and rows else None,
+            }
+        )
+    return sections
+
+
+def _part(directory: pathlib.Path, results: Results) -> dict[str, Any]:
+    """What the page shows of a suite's results; pictures are addresses that hold them."""
+    page, command = results["page"], results.get("open", "")
     images = iter(_cut(directory / "sprite.png", sum(map(len, page["gallery"].values()))))
     plots = [] if command or page["gallery"] else sorted(directory.glob("*.png"))
     blocks = [block if isinstance(block, str) else Table(**block) for block in page["blocks"]]
     return {
-        "title": title,
-        "anchor": re.sub(r"\W+", "-", title.lower()),
         "verdict": results["verdict"],
         "headlines": headlines(results),
         "gallery": {
@@ -94,7 +228,7 @@ def _section(directory: pathlib.Path, name: str, results: Results) -> dict[str, 
             ]
             for heading, tiles in page["gallery"].items()
         },
-        "plots": [(path.stem, _address(path.read_bytes())) for path in plots],
+        "plots": [(path.stem, pages.address(path.read_bytes())) for path in plots],
         "page": Page(page["title"], blocks),
         "command": command,
     }
@@ -111,10 +245,5 @@ def _cut(sprite: pathlib.Path, count: int) -> list[str]:
             file = io.BytesIO()
             part = whole.crop((0, place * height, width, (place + 1) * height))
             part.save(file, format="PNG")
-            addresses.append(_address(file.getvalue()))
+            addresses.append(pages.address(file.getvalue()))
     return addresses
-
-
-def _address(content: bytes) -> str:
-    """A PNG as an address that holds it."""
-    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")

@@ -26,7 +26,7 @@ from tfvmf.evaluation.scores import (
     with_judge,
 )
 from tfvmf.evaluation.suites import NotApplicable, Options
-from tfvmf.files import scratch
+from tfvmf.files import beside, find_model, scratch
 from tfvmf.methods import Method
 from tfvmf.progress import Progress
 from tfvmf.training import checkpoints, run_directory
@@ -64,6 +64,8 @@ class Subject:
             calibrated: the scores `familiarity` and `confidence`, and the suite `decision`.
         load: From the name of further data, as `data.load_source` takes it, and a split, to a
             source of images of the same size.
+        reserve: Opens the labeled images that it was neither trained nor is measured on; None if
+            there are none of the same classes.
         trained_on: Name of the data that it was trained on, if known.
         metrics: Lines logged in training, each {name: value}, for the suite curves; those of an
             ensemble have the number of their `member`.
@@ -88,6 +90,7 @@ class Subject:
     kappa_note: str = ""
     judge: posthoc.Judge | None = None
     load: Callable[[str, str], Source] | None = None
+    reserve: Callable[[], Source | None] | None = None
     trained_on: str = ""
     metrics: Sequence[Mapping[str, float]] = ()
     directory: str | pathlib.Path | None = None
@@ -238,16 +241,17 @@ def subject_from_run(
     """A trained run, ready to be measured. Its data are opened when they are first used.
 
     Args:
-        workdir: The run directory.
+        workdir: The run directory, or the name of a shipped model.
         checkpoint: One of its checkpoints; the newest by default.
         data: What to measure it on, as `data.load_source` takes it, with the splits that the run
             names; by default what it was judged on in training.
         data_dir: Replaces the directory of TFDS data sets that the run was trained with.
         max_pixels: Replaces the run's; larger images are refused.
-        directory: Where suites write; `<workdir>/eval` by default.
+        directory: Where suites write; `<workdir>/eval` by default, `runs/NAME/eval` of a shipped
+            model.
         trust_model: See `tfvmf.load`.
     """
-    workdir = pathlib.Path(workdir).expanduser()
+    workdir = find_model(workdir)
     members = training.load_members(workdir, trust_model=trust_model)
     if members:
         if checkpoint:
@@ -284,9 +288,12 @@ def subject_from_run(
         augmentation=training.augmentation_from_config(config),
         judge=posthoc.load(run_directory.member(workdir, 0) if members else workdir, step=step),
         load=load,
+        reserve=functools.partial(training.load_reserve, config)
+        if judged == config.data.source
+        else None,
         trained_on=config.data.source,
         metrics=_metrics(workdir, len(members)),
-        directory=workdir / "eval" if directory is None else directory,
+        directory=beside(workdir) / "eval" if directory is None else directory,
         workdir=workdir,
         facts={"step": step, "checkpoint": name},
         settings=flatten(config),

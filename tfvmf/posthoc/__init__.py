@@ -1,4 +1,4 @@
-"""What is fitted to a trained encoder: a concentration head, familiarity, a decision."""
+"""What is fitted to a trained encoder: a concentration head, familiarity, a decision, a probe."""
 
 import importlib
 from typing import Any
@@ -9,12 +9,15 @@ _MODULES = {
     "Familiarity": "familiarity",
     "FitKappa": "method",
     "Judge": "judge",
+    "LinearProbe": "probe",
     "fit_judge": "judge",
     "fit_kappa": "kappa",
     "load": "judge",
+    "load_probe": "probe",
+    "require_probe": "probe",
 }
 
-__all__ = ["Decision", "Familiarity", "FitKappa", "Judge", "fit_judge", "fit_kappa", "load"]
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

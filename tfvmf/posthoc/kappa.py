@@ -232,7 +232,7 @@ def fit_config(
 def kind_of(model: str | os.PathLike[str]) -> tuple[str, str]:
     """The kind of a model (`method.KINDS`), by its prefix or by what is there; and its path."""
     prefix, _, name = os.fspath(model).partition(":")
-    path = pathlib.Path(model).expanduser()
+    path = files.find_model(model)
     if prefix in PREFIXES and name and not path.exists():
         if prefix != "keras":
             return prefix, name

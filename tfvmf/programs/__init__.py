@@ -13,6 +13,8 @@ VERBS = {
     "evaluate": "measure a trained run; write tables, plots and a report",
     "export": "write a trained run as a model for TensorFlow Serving",
     "embed": "embed a folder of images, or a data set",
+    "select": "choose images of a table: uncertain, foreign, duplicates, diverse, typical, similar",
+    "explore": "write a page to look at what embed wrote: map, scores, neighbors, duplicates",
     "fit-kappa": "fit a concentration head to a frozen encoder",
     "reproduce": "make a table or figure of the paper",
 }
@@ -24,9 +26,10 @@ Image embeddings on the sphere that know how sure they are.
 
 {verbs}
 
-MODEL is a run directory, an export or a .keras file. DATA is digits, a TensorFlow data set like
-cifar10, folder:/path or npz:/path. A single argument is DATA for train, the experiment for
-reproduce, and MODEL elsewhere; --model and --data name them too.
+MODEL is a run directory, an export, a .keras or an .onnx file, or a shipped name (cifar10). DATA is
+digits, a TensorFlow data set like cifar10, folder:/path or npz:/path. A single argument is DATA for
+train, the experiment for reproduce, the table for select and explore, and MODEL elsewhere; --model
+and --data name them too.
 
   tfvmf VERB --help    flags and examples
   tfvmf --version      version {version}"""

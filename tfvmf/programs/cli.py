@@ -19,7 +19,7 @@ from ml_collections import config_flags
 
 from tfvmf.config import declared, default_config, flatten
 from tfvmf.errors import UserError
-from tfvmf.files import read_text
+from tfvmf.files import find_model, read_text
 from tfvmf.progress import printable
 from tfvmf.settings import MAX_PIXELS
 
@@ -30,7 +30,7 @@ _HELP_FLAGS = {"--help", "-help", "-h", "--helpfull", "--helpshort"}
 
 # Flags of several programs, with the one meaning that they have everywhere.
 _SHARED: dict[str, tuple[Any, ...]] = {
-    "model": ("", "a run directory, an export or a .keras file"),
+    "model": ("", "a run directory, an export, a .keras file or a shipped name (cifar10)"),
     "data": ("", "digits, a TFDS name, folder:/path or npz:/path"),
     "data_dir": ("", "where TFDS finds prepared data sets"),
     "download": (False, "download and prepare TFDS data sets that are missing"),
@@ -140,8 +140,8 @@ def unknown(what: str, value: str, choices: Iterable[str]) -> str:
 
 
 def check_run(name: str) -> pathlib.Path:
-    """The directory of a run, refused before TensorFlow is imported if it is none."""
-    path = pathlib.Path(name).expanduser()
+    """The directory of a run, or of a shipped one, refused before TensorFlow is imported."""
+    path = find_model(name)
     if read_text(path / "config.json") is not None:
         return path
     if path.is_file():

@@ -4,6 +4,9 @@
   tfvmf embed models/mine FOLDER --output=out.csv --sort=concentration
   tfvmf embed runs/mine mnist --output=out.npz --data_dir=DIR
   tfvmf embed runs/mine one.jpg
+  tfvmf embed models/mine FOLDER --output=DIR --shard=3/16
+  tfvmf embed models/mine parquet:s3://bucket/photos --output=DIR --engine=ray --actors=8
+  tfvmf embed models/mine/1/model.onnx FOLDER --output=out.parquet
 
 The table has one row per image: file, error, label, features, mean_direction, concentration and,
 of a model that has them, familiarity, confidence, accept, class and class_probability; the last
@@ -11,12 +14,17 @@ line then says whether the confidences look like those of in-distribution images
 row with its error. A command that was stopped continues when it is typed again.
 --sort=concentration sorts the rows, and draws the least and the most certain images to out.png. One
 file without --output is shown.
+
+--shard=3/16 embeds part 3 of the parts 0 to 15 into a directory of Parquet files that all parts
+share. --engine=ray does it on Ray (pip install 'tfvmf[ray]'), here or on a cluster, and also reads
+files:LIST, parquet:PLACE and tfrecord:PLACE, where places may be URIs such as s3://bucket/photos.
 """
 
 import pathlib
 import signal
 import sys
 import tempfile
+from typing import Any
 
 import numpy as np
 from absl import flags
@@ -25,44 +33,57 @@ from tfvmf.errors import UserError
 from tfvmf.programs import cli
 from tfvmf.settings import MAX_PIXELS
 
+_RAY = ("actors", "ray_address", "column")
 ARGUMENTS = ("model", "data")
 REQUIRED = ("model", "data")
 FLAGS: cli.Flags = {
-    "model": "a run directory, an export or a .keras file; required",
-    "data": "a folder of images, at any depth, an image, or digits, a TFDS name, npz:/path; "
-    "required",
-    "output": "the file to write: .parquet, .npz, or .csv, which has no vectors",
+    "model": "a run directory, an export, a .keras, .onnx or .tflite file, or a shipped name "
+    "(cifar10); required",
+    "data": "a folder of images, at any depth, an image, or digits, a TFDS name, npz:/path; with "
+    "--engine=ray folder:, files:, parquet: or tfrecord: and a path or URI; required",
+    "output": "the file to write: .parquet, .npz, or .csv, which has no vectors; or a directory, "
+    "with --shard or --engine=ray",
     **dict.fromkeys(("checkpoint", "data_dir", "download", "max_pixels", "trust_model"), ""),
     "sort": ("", "concentration: sort the rows, draw a sheet", ["concentration"]),
     "batch_size": (64, "images per forward pass", 1),
     "restart": (False, "do not continue what OUTPUT.parts holds, but start again"),
+    "shard": ("", "embed only this part: 3/16 is part 3 of the parts 0 to 15"),
+    "engine": ("local", "local, or ray", ["local", "ray"]),
+    "actors": (2, "with --engine=ray, the processes that embed", 1),
+    "ray_address": ("", "with --engine=ray, a cluster; by default Ray is started here"),
+    "column": ("", "of parquet: and tfrecord:, the column with the images"),
 }
 
 
 def main(values: flags.FlagValues) -> None:
     """Embeds, says what is where."""
-    if not values.output and not pathlib.Path(values.data).expanduser().is_file():
-        raise UserError("--output is missing: a name that ends in .parquet, .npz or .csv")
     from tfvmf import embedding
 
-    if values.output:
-        embedding.check_output(values.output)
-    cli.import_tensorflow()
+    names = ("checkpoint", "data_dir", "download", "batch_size", "trust_model")
+    settings: dict[str, Any] = {name: values[name].value for name in names}
+    settings["max_pixels"] = values.max_pixels or MAX_PIXELS
+    shards = values.shard or values.engine == "ray"
+    _check(values, shards=bool(shards))
+    if not values.model.endswith((".onnx", ".tflite")):  # which need no TensorFlow
+        cli.import_tensorflow()
     with tempfile.TemporaryDirectory() as place:
+        output = values.output or pathlib.Path(place, "shown.parquet")
         try:
-            done = embedding.embed(
-                values.model,
-                values.data,
-                values.output or pathlib.Path(place, "shown.parquet"),
-                checkpoint=values.checkpoint,
-                data_dir=values.data_dir,
-                download=values.download,
-                sort=values.sort,
-                batch_size=values.batch_size,
-                max_pixels=values.max_pixels or MAX_PIXELS,
-                restart=values.restart,
-                trust_model=values.trust_model,
-            )
+            if shards:
+                settings |= {name: values[name].value for name in _RAY}
+                done = embedding.embed_shard(
+                    *(values.model, values.data, output),
+                    shard=values.shard or "0/1",
+                    engine=values.engine,
+                    **settings,
+                )
+            else:
+                done = embedding.embed(
+                    *(values.model, values.data, output),
+                    sort=values.sort,
+                    restart=values.restart,
+                    **settings,
+                )
         except KeyboardInterrupt:
             from tfvmf.training import Interrupted
 
@@ -89,3 +110,26 @@ def main(values: flags.FlagValues) -> None:
     elif values.sort:
         found = "all concentrations are equal (a model without kappa?)" if good else "no images"
         print(f"warning: {found}: rows are not sorted, no sheet is drawn", file=sys.stderr)
+
+
+def _check(values: flags.FlagValues, *, shards: bool) -> None:
+    """Refuses what needs no TensorFlow to be refused."""
+    from tfvmf import embedding
+
+    if not values.output and (shards or not pathlib.Path(values.data).expanduser().is_file()):
+        names = "a directory" if shards else "a name that ends in .parquet, .npz or .csv"
+        raise UserError(f"--output is missing: {names}")
+    if shards:
+        embedding.check_directory(values.output)
+        embedding.parse_shard(values.shard or "0/1")
+    elif values.output:
+        embedding.check_output(values.output)
+    wrong = [name for name in ("sort", "restart") if shards and values[name].value]
+    if wrong:
+        raise UserError(f"--{wrong[0]}: not with --shard and --engine=ray, which write a directory")
+    if values.engine != "ray":
+        wrong = [f"--{name}" for name in _RAY if values[name].present]
+        if values.data.partition(":")[0] in ("files", "parquet", "tfrecord"):
+            wrong.append(f"--data={values.data}")
+        if wrong:
+            raise UserError(f"{wrong[0]}: only with --engine=ray")

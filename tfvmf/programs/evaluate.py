@@ -7,9 +7,11 @@
   tfvmf evaluate runs/mine --suite=ood --in_source=cifar10 --ood_sources=cifar100,mnist
   tfvmf evaluate runs/mine --suite=decision --ood_sources=cifar100,mnist --max_error=0.05
   tfvmf evaluate runs/mine --suite=agreement --max_images=1000 --ood_sources=mnist
+  tfvmf evaluate --compare=runs/mine,runs/other
 
 MODEL, or --workdir, is the run; DATA is labeled data to measure it on, the run's own by default.
 MODEL may also be the .keras file of an encoder (`tfvmf export --keras` writes one); then name DATA.
+--compare measures nothing: it puts the results that runs have already on one page, side by side.
 """
 
 import dataclasses
@@ -21,14 +23,16 @@ from absl import flags
 
 from tfvmf import evaluation
 from tfvmf.errors import UserError
-from tfvmf.files import read_text
+from tfvmf.files import beside, find_model, read_text
 from tfvmf.programs import cli
+from tfvmf.progress import printable
 from tfvmf.settings import MAX_PIXELS
 
 ARGUMENTS = ("model", "data")
 _ASKED = "; ".join(f"{name}: {suite.question}" for name, suite in evaluation.SUITES.items())
 FLAGS: cli.Flags = {
-    "model": "directory of a trained run, as --workdir, or the .keras file of an encoder",
+    "model": "directory of a trained run, as --workdir, a shipped name, or the .keras file of an "
+    "encoder",
     "workdir": f"directory of a trained run; {cli.DEFAULT_RUN} by default",
     "data": "labeled data to measure on; what the run is judged on by default",
     "output": "directory of the results; <run>/eval by default, <run>/eval-<data> with DATA",
@@ -40,7 +44,7 @@ FLAGS: cli.Flags = {
     "score": (
         "",
         "measures of uncertainty, separated by commas, the main one first: "
-        f"{', '.join(evaluation.SCORES)}; by default the best that the run has",
+        f"{', '.join(evaluation.SCORES)}; by default what the run has, kappa first",
     ),
     "num_passes": (16, "forward passes of --score=dropout", 2),
     "num_views": (8, "views of --score=agreement and --suite=agreement", 2),
@@ -63,12 +67,22 @@ FLAGS: cli.Flags = {
         "classified wrongly, like 0.01",
         0,
     ),
+    "compare": ("", "runs whose results are shown side by side, separated by commas"),
     "supervised_workdir": ("", "ood: a run of --method=supervised, for the scores with F_res"),
 }
 
 
 def main(values: flags.FlagValues) -> None:
     """Runs the suites, prints their headlines."""
+    if values.compare:
+        if values.model or values.workdir:
+            given = values.model or values.workdir
+            raise UserError(f"--compare={values.compare}: all runs are named there, not as {given}")
+        from tfvmf.evaluation import report
+
+        page = report.compare(cli.listed(values.compare), output=values.output)
+        print(f"report: {printable(str(page))}")
+        return
     if values.model and values.workdir:
         raise UserError(f"--workdir={values.workdir}: the run is already named, {values.model}")
     # What is misspelled shows before TensorFlow, which takes seconds to import.
@@ -88,7 +102,7 @@ def main(values: flags.FlagValues) -> None:
         max_error=values.max_error,
     )
     cli.import_tensorflow()
-    subject = _load(values, pathlib.Path(values.model or values.workdir or cli.DEFAULT_RUN))
+    subject = _load(values, find_model(values.model or values.workdir or cli.DEFAULT_RUN))
     options = dataclasses.replace(options, supervised=_load_supervised(values))
     evaluation.evaluate(subject, values.suite, options)
 
@@ -111,14 +125,14 @@ def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
             config, _ = training.run_directory.read(model)
             own = values.data or config.data.eval_source or config.data.source
             cli.download(values, [own, *further], data_dir=config.data.data_dir)
-        own_results = model / (f"eval-{cli.short_name(values.data)}" if values.data else "eval")
+        named = f"eval-{cli.short_name(values.data)}" if values.data else "eval"
         return evaluation.subject_from_run(
             model,
             checkpoint=values.checkpoint,
             data=values.data,
             data_dir=values.data_dir,
             max_pixels=values.max_pixels,
-            directory=values.output or own_results,
+            directory=values.output or beside(model) / named,
             trust_model=values.trust_model,
         )
     loaded = tfvmf.load(model, trust_model=values.trust_model)

@@ -1,13 +1,15 @@
-"""Exports a trained run as the next version of a model for TensorFlow Serving.
+"""Exports a trained run as the next version of a model for TensorFlow Serving or other runtimes.
 
   tfvmf export runs/mine --output=models/mine
   tfvmf export runs/mine --output=models/mine --alpha=0.01
   tfvmf export runs/mine --output=models/mine --calibrate_on=folder:/production/sample
   tfvmf export runs/mine --output=models/mine --checkpoint=step-110
+  tfvmf export runs/mine --output=models/mine --format=savedmodel,onnx,litert
+  tfvmf export runs/mine --output=models/mine --with_probe
 
 Signatures serving_default (uint8 images) and serving_bytes (JPEG or PNG) give mean_direction,
-concentration and features; calibrated, also familiarity, confidence and accept. DATA is the same as
---calibrate_on=DATA. See docs/serving.md.
+concentration and features; calibrated, also familiarity, confidence and accept; with a probe, also
+class and class_probability. DATA is the same as --calibrate_on=DATA. See docs/serving.md.
 """
 
 import shlex
@@ -20,7 +22,7 @@ from tfvmf.programs import cli
 ARGUMENTS = ("model", "data")
 REQUIRED = ("output",)
 FLAGS: cli.Flags = {
-    "model": f"directory of a trained run; {cli.DEFAULT_RUN} by default",
+    "model": f"directory of a trained run, or a shipped name; {cli.DEFAULT_RUN} by default",
     "output": "a directory for the versions of the model; required",
     "data": "images to calibrate on, if --calibrate_on does not name them",
     "data_dir": "where TFDS finds prepared data sets, if not where the run found them",
@@ -32,7 +34,16 @@ FLAGS: cli.Flags = {
         "or test image",
     ),
     "alpha": (float, "share of images like those of the calibration that may be rejected; 0.05", 0),
+    "with_probe": (
+        False,
+        "also serve class and class_probability, by the probe that `tfvmf evaluate` keeps in a run",
+    ),
     "keras": (False, "also save the encoder for Keras (encoder.keras)"),
+    "format": (
+        "savedmodel",
+        "some of savedmodel, onnx and litert, separated by commas; onnx and litert are compared "
+        "with the SavedModel, and need pip install 'tfvmf[onnx]' and 'tfvmf[litert]'",
+    ),
 }
 
 
@@ -41,6 +52,9 @@ def main(values: flags.FlagValues) -> None:
     if values.alpha is not None and not 0.0 < values.alpha < 1.0:
         raise UserError(f"--alpha={values.alpha}: expected a share between 0 and 1, like 0.05")
     model = cli.check_run(values.model or cli.DEFAULT_RUN)
+    from tfvmf.serving import formats
+
+    chosen = formats.check_formats(cli.listed(values.format))
 
     cli.import_tensorflow()
     from tfvmf import serving
@@ -60,6 +74,8 @@ def main(values: flags.FlagValues) -> None:
         data_dir=values.data_dir,
         max_pixels=values.max_pixels,
         keras_file=values.keras,
+        format=chosen,
+        with_probe=values.with_probe,
         trust_model=values.trust_model,
     )
     card = serving.read_card(path)
@@ -69,6 +85,24 @@ def main(values: flags.FlagValues) -> None:
     if found := card["calibration"]:
         told = f"{found['images']:,} images of {found['source']}"
         print(f"calibrated on {told}: alpha={found['alpha']:g}")
+    if found := card["classes"]:
+        told = found["calibration"] or "no images: its probabilities are as they were fitted"
+        count, source = len(found["names"]), found["source"]
+        print(f"probe of {count} classes, fitted to {source}; calibrated on {told}")
+    for name, told in card.get("formats", {}).items():
+        by = ", ".join(f"{key} {value:.2g}" for key, value in told["differences"].items())
+        size = "left out" if "refused" in told else f"{told['bytes'] / 1e6:.1f} MB"
+        print(
+            f"{name}: {size}; largest differences from the SavedModel on {told['images']} "
+            f"{told['compared_on']}: {by}"
+        )
+        if "refused" in told:
+            print(f"  {told['refused']}")
+    if "savedmodel" not in chosen:
+        print(f"exported: {path}")
+        (first, *_) = (name for name in card["formats"] if (path / name).exists())
+        print(f"next: tfvmf embed {path / first} FOLDER --output=out.npz")
+        return
     if not (path / "assets.extra" / "tf_serving_warmup_requests").exists():
         print("no warm-up requests: install tensorflow-serving-api and export again to have them")
     print(f"exported: {path} (for TensorFlow Serving {serving.oldest_server(path)} or later)")

@@ -25,7 +25,7 @@ from ml_collections import config_flags
 
 from tfvmf.config import default_config
 from tfvmf.errors import UserError
-from tfvmf.files import read_text
+from tfvmf.files import beside, find_model, read_text
 from tfvmf.programs import cli
 
 ARGUMENTS = ("model", "data")
@@ -94,12 +94,12 @@ def changes(values: flags.FlagValues) -> dict[str, object]:
 
 def main(values: flags.FlagValues) -> None:
     """Fits, says what to do next."""
-    model = pathlib.Path(values.model)
+    model = find_model(values.model)
     of_run = read_text(model / "config.json") is not None
     if of_run and values["config"].present:
         raise UserError("--config=FILE: the settings are those of the run; change single ones")
     named = pathlib.Path("runs") / model.stem.rpartition(":")[2]
-    workdir = pathlib.Path(values.workdir or f"{model if of_run else named}-kappa")
+    workdir = pathlib.Path(values.workdir or f"{beside(model) if of_run else named}-kappa")
     # Without the flag, whose default is for digits, the settings are those for photographs.
     config = cli.checked_config(values.config) if values["config"].present else None
     cli.import_tensorflow()

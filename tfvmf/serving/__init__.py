@@ -1,7 +1,14 @@
-"""Serving: one loader for all kinds of models, and exports for TensorFlow Serving."""
+"""Serving: one loader for all kinds of models, and exports for servers and other runtimes.
 
-from tfvmf.serving.export import calibration_data, export_model, oldest_server
+An ONNX file is loaded without TensorFlow, so what writes exports loads when first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
 from tfvmf.serving.loader import EmbeddingModel, load, read_card, shipped_models
+
+if TYPE_CHECKING:
+    from tfvmf.serving.export import calibration_data, export_model, oldest_server
 
 __all__ = [
     "EmbeddingModel",
@@ -12,3 +19,11 @@ __all__ = [
     "read_card",
     "shipped_models",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("calibration_data", "export_model", "oldest_server"):
+        from tfvmf.serving import export
+
+        return getattr(export, name)
+    raise AttributeError(f"module 'tfvmf.serving' has no attribute {name!r}")

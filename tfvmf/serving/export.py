@@ -1,9 +1,12 @@
-"""From a trained run to a SavedModel that any TensorFlow can serve, without this package."""
+"""From a trained run to a model that others serve without this package."""
 
 import io
 import os
 import pathlib
 import re
+import shutil
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import ml_collections
@@ -13,13 +16,15 @@ from PIL import Image
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tfvmf import posthoc, training
+from tfvmf.data import Source
 from tfvmf.errors import UserError
-from tfvmf.files import literal, scratch, write_json, write_text
+from tfvmf.files import find_model, literal, scratch, write_json, write_text
 from tfvmf.models.backbones import resources
 from tfvmf.models.saved_model import refused_ops
 from tfvmf.posthoc.judge import make_judge, refuse_overlap
-from tfvmf.serving.loader import CARD_FILE, load_run, run_card, versions
-from tfvmf.serving.signatures import build_signatures, feature_signatures
+from tfvmf.serving import formats
+from tfvmf.serving.loader import CARD_FILE, load_run, run_card, to_numpy, versions
+from tfvmf.serving.signatures import build_portable, build_signatures, feature_signatures
 
 MODEL_NAME = "tfvmf"
 WARMUP_BATCHES = (1, 8, 64)
@@ -66,12 +71,14 @@ def export_model(
     data_dir: str | os.PathLike[str] = "",
     max_pixels: int = 0,
     keras_file: bool = False,
+    format: Sequence[str] = ("savedmodel",),
+    with_probe: bool = False,
     trust_model: bool = False,
 ) -> pathlib.Path:
     """Writes the next version of a served model.
 
     Args:
-        model: The directory of a trained run.
+        model: The directory of a trained run, or the name of a shipped one.
         output: Directory of versions: gets `<version>/`, and `models.config` and
             `batching_parameters.txt` when it has none. A version appears when it is complete.
         checkpoint: One of the run's checkpoints; the newest by default.
@@ -84,12 +91,17 @@ def export_model(
         data_dir: Where TFDS finds the data, if not where the run found it.
         max_pixels: Replaces the run's; larger images are refused.
         keras_file: Also save the encoder for Keras, as `assets.extra/encoder.keras`.
+        format: Some of `savedmodel`, `onnx` (model.onnx) and `litert` (model.tflite, and
+            model_float16.tflite where it is as good), each compared with the SavedModel first.
+        with_probe: Also serve `class` and `class_probability`, by the linear probe that
+            `tfvmf evaluate` keeps in the run.
         trust_model: See `tfvmf.load`.
 
     Returns:
         The directory of the new version.
     """
-    model, output = pathlib.Path(model).expanduser(), pathlib.Path(output).expanduser()
+    format = formats.check_formats(format)
+    model, output = find_model(model), pathlib.Path(output).expanduser()
     if alpha is not None and not 0.0 < alpha < 1.0:
         raise UserError(f"alpha={alpha}: expected a share between 0 and 1, like 0.05")
     if output.exists() and not output.is_dir():
@@ -102,11 +114,14 @@ def export_model(
     split, source = calibration_data(config, calibrate_on, data)
     if split and method.takes == "features":
         raise UserError(f"calibrate_on={calibrate_on}: {model} takes features, not images")
+    if format != ("savedmodel",) and method.takes == "features":
+        raise UserError(f"format={','.join(format)}: {model} takes features: expected savedmodel")
     if data_dir:
         config.data.data_dir = os.fspath(data_dir)
     config.data.max_pixels = max_pixels or config.data.max_pixels
     judge = posthoc.load(model, step=step, encoder=method.encoder)
     card = run_card(config, method, step)
+    images: Source | None = None
     if split:
         images = training.load_source(config, source, split)
         refuse_overlap(config, images)
@@ -116,13 +131,19 @@ def export_model(
         judge = judge.at(alpha)
     elif alpha is not None:
         raise UserError(f"alpha={alpha}: {model} was not calibrated: use calibrate_on=DATA")
-    card["calibration"] = judge and judge.describe()
+    probe = None
+    if with_probe:
+        try:
+            probe = posthoc.require_probe(model, step=step)
+        except UserError as error:
+            raise UserError(f"with_probe=True: {error}") from error
+    card |= {"calibration": judge and judge.describe(), "classes": probe and probe.describe()}
 
     size = config.data.image_size
     if method.takes == "features":  # a head alone
         signatures = feature_signatures(method.encoder)
     else:
-        signatures = build_signatures(method.encoder, image_size=size, judge=judge)
+        signatures = build_signatures(method.encoder, image_size=size, judge=judge, probe=probe)
     module = tf.Module()
     # What the functions read must be reachable from what is saved: the weights, and nothing else.
     module.weights = [variable.value for variable in method.encoder.variables]
@@ -131,17 +152,74 @@ def export_model(
         written = place / "model"
         tf.saved_model.save(module, str(written), signatures=signatures)
         _check(written, method.encoder, size)
+        if others := [name for name in format if name != "savedmodel"]:
+            portable = build_portable(method.encoder, image_size=size, judge=judge, probe=probe)
+            files = [
+                file for n in others for file in formats.write(n, portable, module, place, card)
+            ]
+            card["formats"] = _verified(files, written, card, *_comparable(config, images))
+            if "savedmodel" not in format:
+                shutil.rmtree(written)
+                written.mkdir()
+            for file in files:
+                if "refused" not in card["formats"][file.name]:
+                    file.rename(written / file.name)
         extra = written / "assets.extra"
         extra.mkdir()
-        if method.takes == "images":
+        if method.takes == "images" and "savedmodel" in format:
             write_warmup(extra, image_size=size)
         if keras_file:
             method.encoder.save(extra / "encoder.keras")
         write_json(written / CARD_FILE, card)
-        for name, text in _SERVER_FILES.items():
+        for name, text in _SERVER_FILES.items() if "savedmodel" in format else ():
             if not (output / name).exists():
                 write_text(output / name, text)
         return publish(written, output)
+
+
+def _comparable(config: ml_collections.ConfigDict, images: Source | None) -> tuple[np.ndarray, str]:
+    """Images to compare two formats on, and what they are: those of the calibration if possible."""
+    if images is None:
+        try:
+            images = training.load_reserve(config)
+        except UserError:  # the data are elsewhere
+            images = None
+    if images is None:
+        return formats.generated_images(config.data.image_size), "generated images"
+    rows = np.random.default_rng(0).permutation(images.size)[: formats.COMPARED]
+    return images.take(np.sort(rows)), f"images of {images.name} ({images.split})"
+
+
+def _verified(
+    files: list[pathlib.Path],
+    written: pathlib.Path,
+    card: dict[str, Any],
+    images: np.ndarray,
+    what: str,
+) -> dict[str, dict[str, Any]]:
+    """What is told of each file: its bytes and the largest differences from the SavedModel.
+
+    Raises:
+        UserError: They are too large, and the file is not one that may be left out.
+    """
+    with literal(written) as place:
+        loaded = tf.saved_model.load(place)
+
+    def reference(batch: np.ndarray) -> dict[str, np.ndarray]:
+        outputs = loaded.signatures["serving_default"](images=tf.constant(batch))
+        return {name: to_numpy(value) for name, value in outputs.items()}
+
+    told: dict[str, dict[str, Any]] = {}
+    for file in files:
+        differences = formats.compare(formats.open_file(file)[1], reference, images)
+        about = {"bytes": file.stat().st_size, "images": len(images), "compared_on": what}
+        told[file.name] = {**about, "differences": differences}
+        ranks = (card["calibration"] or {}).get("ranks", 0)
+        if reason := formats.too_far(differences, ranks=ranks):
+            told[file.name]["refused"] = reason
+            if file.name not in formats.OPTIONAL:
+                raise UserError(f"{file.name} is not as the SavedModel on {what}: {reason}")
+    return told
 
 
 def oldest_server(version: str | os.PathLike[str]) -> str:

@@ -1,4 +1,7 @@
-"""One way to load a model, whatever it was saved as: a run, an export or a Keras file."""
+"""One way to load a model, whatever it was saved as: a run, an export, a Keras or an ONNX file.
+
+TensorFlow is imported when a model needs it: an ONNX or LiteRT file does not.
+"""
 
 import contextlib
 import json
@@ -6,63 +9,70 @@ import os
 import pathlib
 import zipfile
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
-import ml_collections
 import numpy as np
-import tensorflow as tf
 
 import tfvmf
-from tfvmf import posthoc, training
+from tfvmf import files
 from tfvmf.data import Source
 from tfvmf.data.images import raise_all, read_image, resize_image, run_all
 from tfvmf.errors import UserError
-from tfvmf.files import read_text
-from tfvmf.methods import Method
-from tfvmf.models import OUTPUTS
-from tfvmf.models.saved_model import load_saved_model
+from tfvmf.files import find_model, read_text, shipped_models
+from tfvmf.lazy import lazy_import
 from tfvmf.progress import Progress
-from tfvmf.serving.signatures import build_signatures
+from tfvmf.serving import formats
 from tfvmf.settings import MAX_PIXELS
+
+if TYPE_CHECKING:
+    import keras
+    import ml_collections
+    import tensorflow as tf
+
+    from tfvmf import posthoc, training
+    from tfvmf.methods import Method
+    from tfvmf.models import encoder as encoders
+    from tfvmf.models import saved_model
+    from tfvmf.serving import signatures
+else:
+    keras, tf, posthoc, training, encoders, saved_model, signatures = lazy_import(
+        *("keras", "tensorflow", "tfvmf.posthoc", "tfvmf.training", "tfvmf.models.encoder"),
+        *("tfvmf.models.saved_model", "tfvmf.serving.signatures"),
+    )
 
 Image = np.ndarray | str | os.PathLike[str] | bytes
 Embeddings = dict[str, np.ndarray]
 Card = dict[str, Any]
 
 CARD_FILE = "assets.extra/tfvmf.json"  # in the directory of an exported version
-# Models that come with the package: `<name>/` is a run or an export, and `<name>/card.json` says
-# more about it. A path that exists wins over a name.
-SHIPPED = pathlib.Path(tfvmf.__file__).parent / "shipped"
-SHIPPED_CARD = "card.json"
+SHIPPED_CARD = "card.json"  # in the directory of a shipped model: what else is known about it
 
 
 class EmbeddingModel:
     """A trained model in this process: images in; directions and concentrations out.
 
-    `tfvmf.load` makes it of a run directory, an export or a `.keras` file.
+    `tfvmf.load` makes it of a run directory, an export, or a `.keras`, `.onnx` or `.tflite` file.
 
     Attributes:
-        path: The run directory, the directory of the exported version, or the `.keras` file.
+        path: The run directory, the directory of the exported version, or the file.
         card: `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features`
-            (f), `calibration`, and the versions of `tfvmf` and `tensorflow`: those that wrote an
-            export, and for a run those of this process. None stands for what a file does not tell.
-            Of a shipped model also what its `card.json` says.
+            (f), `calibration`, `classes` (of its probe), and the versions of `tfvmf` and
+            `tensorflow`: those that wrote an export, and for a run those of this process. None
+            stands for what a file does not tell. Of a shipped model also what its `card.json` says.
     """
 
     def __init__(
         self,
         path: pathlib.Path,
         card: Card,
-        *,
-        serve: Callable[..., dict[str, tf.Tensor]],  # see `build_signatures`
-        encoder: keras.Model | None = None,
+        serve: Callable[[np.ndarray], Embeddings],  # of uint8 [N, H, W, 3]; N may be 0
+        encoder: "keras.Model | None" = None,
     ) -> None:
         self.path, self.card = path, card
         self._serve, self._encoder = serve, encoder
 
     @property
-    def encoder(self) -> keras.Model:
+    def encoder(self) -> "keras.Model":
         """The Keras model, from float images [N, H, W, 3] in [0, 1] to the three outputs.
 
         Raises:
@@ -96,7 +106,8 @@ class EmbeddingModel:
 
         Returns:
             NumPy arrays `mean_direction` [N, d], `concentration` [N], `features` [N, f] and, when
-            the model was calibrated, `familiarity` [N], `confidence` [N] and `accept` [N].
+            the model was calibrated, `familiarity` [N], `confidence` [N] and `accept` [N]; with a
+            probe, `class` (str) [N] and `class_probability` [N].
 
         Raises:
             UserError: An image cannot be read; the message names it.
@@ -111,8 +122,7 @@ class EmbeddingModel:
             # `max`: no images still give one (empty) batch, so that outputs have their shapes.
             for start in range(0, max(count, 1), batch_size):
                 batch = read(start, min(start + batch_size, count))
-                outputs = self._serve(images=tf.constant(batch, tf.uint8))
-                parts.append({name: value.numpy() for name, value in outputs.items()})
+                parts.append(self._serve(np.asarray(batch, np.uint8)))
                 if bar:
                     bar.update(len(batch))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -159,8 +169,9 @@ def load(
     Args:
         model: The name of a shipped model (`shipped_models`); a run directory (`tfvmf train`); an
             export (`tfvmf export`: the directory of all versions, for the newest, or of one
-            version); or a `.keras` file of an encoder, from float images in [0, 1] to `features`,
-            `mean_direction` and `concentration`. `~` is the home directory.
+            version); its `.onnx` or `.tflite` file alone, which needs no TensorFlow; or a `.keras`
+            file of an encoder, from float images in [0, 1] to `features`, `mean_direction` and
+            `concentration`. `~` is the home directory.
         checkpoint: For a run: `step-110`, `110` or a path; the newest by default.
         image_size: For a `.keras` file that does not tell it: height and width of its images.
         trust_model: Load a SavedModel, be it the export or what a run's head was fitted to, even
@@ -170,21 +181,27 @@ def load(
     Raises:
         UserError: There is no model, or it is damaged, of another kind or not to be trusted.
     """
-    name, checkpoint = os.fspath(model), os.fspath(checkpoint)
-    path = pathlib.Path(name).expanduser()
-    if not path.exists() and name in shipped_models():
-        loaded = load(SHIPPED / name, checkpoint=checkpoint, trust_model=trust_model)
-        loaded.card |= json.loads(read_text(SHIPPED / name / SHIPPED_CARD) or "{}")
-        return loaded
+    path, checkpoint = find_model(model), os.fspath(checkpoint)
+    loaded = _open(path, checkpoint, image_size, trust_model=trust_model)
+    if path.parent == files.SHIPPED:
+        loaded.card |= json.loads(read_text(path / SHIPPED_CARD) or "{}")
+    return loaded
+
+
+def _open(
+    path: pathlib.Path, checkpoint: str, image_size: int | None, *, trust_model: bool
+) -> EmbeddingModel:
+    """The model at a path, whatever it is."""
     is_run = read_text(path / "config.json") is not None
     if not path.exists():
         raise UserError(
-            f"{name}: there is no such file or directory; expected a run directory, an export, a "
-            f".keras file or a shipped model ({', '.join(shipped_models()) or 'there is none'})"
+            f"{path}: there is no such file or directory; expected a run directory, an export, a "
+            ".keras, .onnx or .tflite file or a shipped model "
+            f"({', '.join(shipped_models()) or 'there is none'})"
         )
     if checkpoint and not is_run:
         raise UserError(f"checkpoint={checkpoint}: {path} is not a run directory")
-    if image_size is not None and (path.is_dir() or image_size < 1):
+    if image_size is not None and (path.suffix != ".keras" or image_size < 1):
         raise UserError(f"image_size={image_size}: only for .keras files, and at least 1")
     if is_run:
         return _open_run(path, checkpoint, trust_model=trust_model)
@@ -193,22 +210,22 @@ def load(
     known = versions(path)
     if known and not (path / "saved_model.pb").is_file():
         path = path / str(known[-1])
+    if not (path / "saved_model.pb").is_file():  # an export may be for other runtimes alone
+        named = [path / name for names in formats.FILES.values() for name in names]
+        path = next((file for file in named if file.is_file()), path)
+    if path.suffix in formats.OPEN and path.is_file():
+        return EmbeddingModel(path, *formats.open_file(path))
     if known or (path / "saved_model.pb").is_file():
         return _open_export(path, trust_model=trust_model)
     raise UserError(
         f"{path} is neither a run directory (no config.json), an export (no saved_model.pb, no "
-        "numbered versions) nor a .keras file"
+        "numbered versions) nor a .keras, .onnx or .tflite file"
     )
-
-
-def shipped_models() -> list[str]:
-    """The names of the models that come with the package."""
-    return sorted(entry.name for entry in SHIPPED.glob("*/")) if SHIPPED.is_dir() else []
 
 
 def load_run(
     workdir: str | os.PathLike[str], *, checkpoint: str = "", trust_model: bool = False
-) -> tuple[ml_collections.ConfigDict, Method, int]:
+) -> "tuple[ml_collections.ConfigDict, Method, int]":
     """`training.load_method`, for weights that may be served: UserError if not all are finite."""
     config, method, step = training.load_method(
         workdir, checkpoint=checkpoint, trust_model=trust_model
@@ -222,7 +239,7 @@ def load_run(
     return config, method, step
 
 
-def run_card(config: ml_collections.ConfigDict, method: Method, step: int) -> Card:
+def run_card(config: "ml_collections.ConfigDict", method: "Method", step: int) -> Card:
     """What is known about a run; an export of it keeps this as `tfvmf.json`."""
     return _card(
         method.encoder.output,
@@ -237,9 +254,9 @@ def run_card(config: ml_collections.ConfigDict, method: Method, step: int) -> Ca
 
 def _card(outputs: dict[str, Any], **known: Any) -> Card:
     sizes = {"dimension": "mean_direction", "features": "features"}
-    unknown = ("run", "method", "step", "image_size", "calibration", "tfvmf", "tensorflow")
+    unknown = ("run", "method", "step", "image_size", "calibration", "classes")
     found = {key: outputs[name].shape[-1] for key, name in sizes.items()}
-    return {**dict.fromkeys(unknown), **found, **known}
+    return {**dict.fromkeys((*unknown, "tfvmf", "tensorflow")), **found, **known}
 
 
 def read_card(version: str | os.PathLike[str]) -> Card:
@@ -270,9 +287,11 @@ def _open_run(path: pathlib.Path, checkpoint: str, *, trust_model: bool) -> Embe
             f"{path} is a head that was fitted to features, without an encoder: it takes no images"
         )
     judge = posthoc.load(path, step=step, encoder=method.encoder)
-    card["calibration"] = judge and judge.describe()
-    serve = build_signatures(method.encoder, image_size=card["image_size"], judge=judge)
-    return EmbeddingModel(path, card, serve=serve["serving_default"], encoder=method.encoder)
+    probe = posthoc.load_probe(path, step=step)
+    card |= {"calibration": judge and judge.describe(), "classes": probe and probe.describe()}
+    size = card["image_size"]
+    serve = signatures.build_signatures(method.encoder, image_size=size, judge=judge, probe=probe)
+    return EmbeddingModel(path, card, _arrays(serve["serving_default"]), encoder=method.encoder)
 
 
 def _open_export(path: pathlib.Path, *, trust_model: bool) -> EmbeddingModel:
@@ -282,11 +301,20 @@ def _open_export(path: pathlib.Path, *, trust_model: bool) -> EmbeddingModel:
             f"{path} takes features, not images: call it as tf.saved_model.load(path)"
             ".signatures['serving_default'](features=...)"
         )
-    loaded = load_saved_model(path, trust_model=trust_model)
+    loaded = saved_model.load_saved_model(path, trust_model=trust_model)
     # Through `loaded`: a signature alone does not keep its variables alive.
-    return EmbeddingModel(
-        path, card, serve=lambda images: loaded.signatures["serving_default"](images=images)
-    )
+    serve = _arrays(lambda images: loaded.signatures["serving_default"](images=images))
+    return EmbeddingModel(path, card, serve)
+
+
+def _arrays(signature: Callable[..., Any]) -> Callable[[np.ndarray], Embeddings]:
+    """A signature as a function of arrays."""
+
+    def serve(images: np.ndarray) -> Embeddings:
+        outputs = signature(images=tf.constant(images, tf.uint8))
+        return {name: to_numpy(value) for name, value in outputs.items()}
+
+    return serve
 
 
 def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
@@ -301,10 +329,10 @@ def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
         encoder = encoder.encoder
     outputs = getattr(encoder, "output", None) if getattr(encoder, "built", False) else None
     outputs = outputs if isinstance(outputs, dict) else {}
-    if missing := [name for name in OUTPUTS if name not in outputs]:
+    if missing := [name for name in encoders.OUTPUTS if name not in outputs]:
         raise UserError(
             f"{path} has no output {', '.join(missing)}: expected an encoder with a dictionary of "
-            f"{', '.join(OUTPUTS)}; tfvmf fit-kappa makes one of any other image model"
+            f"{', '.join(encoders.OUTPUTS)}; tfvmf fit-kappa makes one of any other image model"
         )
     shapes = [tuple(each.shape) for each in encoder.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][3] != 3:
@@ -319,8 +347,8 @@ def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
     if told and image_size and told != image_size:
         raise UserError(f"image_size={image_size}: {path} takes images of size {told}")
     card["image_size"] = told or image_size
-    serve = build_signatures(encoder, image_size=card["image_size"])["serving_default"]
-    return EmbeddingModel(path, card, serve=serve, encoder=encoder)
+    serve = signatures.build_signatures(encoder, image_size=card["image_size"])["serving_default"]
+    return EmbeddingModel(path, card, _arrays(serve), encoder=encoder)
 
 
 def _read(image: Image, size: int, max_pixels: int, name: str) -> np.ndarray:
@@ -331,6 +359,13 @@ def _read(image: Image, size: int, max_pixels: int, name: str) -> np.ndarray:
     if image.dtype != np.uint8 or not (color or image.ndim == 2) or 0 in image.shape:
         raise UserError(_wrong(name, image, "[H, W, 3] or [H, W]"))
     return resize_image(image, size)
+
+
+def to_numpy(values: "tf.Tensor") -> np.ndarray:
+    """Texts as str, not as bytes."""
+    if values.dtype != tf.string:
+        return values.numpy()
+    return np.array([text.decode() for text in values.numpy()], object)
 
 
 def _wrong(name: str, image: np.ndarray, shape: str) -> str:

@@ -6,14 +6,18 @@ import keras
 import tensorflow as tf
 
 from tfvmf.models import OUTPUTS, with_levels
-from tfvmf.posthoc import Judge
+from tfvmf.posthoc import Judge, LinearProbe
 from tfvmf.serving.decode import decode, fit
 
 Outputs = dict[str, tf.Tensor]
 
 
 def build_signatures(
-    encoder: keras.Model, *, image_size: int | None, judge: Judge | None = None
+    encoder: keras.Model,
+    *,
+    image_size: int | None,
+    judge: Judge | None = None,
+    probe: LinearProbe | None = None,
 ) -> dict[str, Callable[..., Outputs]]:
     """Builds the two ways into an encoder as functions of tensors alone.
 
@@ -22,24 +26,14 @@ def build_signatures(
         image_size: Height and width that it was trained with. None: images go in at the size that
             they have, and there is no `serving_bytes`.
         judge: Adds `familiarity` and `confidence` float32 [N] and `accept` bool [N] to the outputs.
+        probe: Adds `class`, a string, and `class_probability` float32, both [N].
 
     Returns:
         `serving_default`, of uint8 `images` [N, H, W, 3], and `serving_bytes`, of strings
         `image_bytes` [N], JPEG or PNG. Both give float32 `features` [N, f], `mean_direction` [N, d]
         and `concentration` [N].
     """
-    network = with_levels(encoder) if judge else encoder
-    # One function, so that a graph holds its arrays once.
-    judge_outputs = tf.function(judge, reduce_retracing=True) if judge else None
-
-    def outputs(levels: tf.Tensor) -> Outputs:
-        count = tf.shape(levels)[0]
-        # TensorFlow's fused convolution fails on an empty batch: it gets one black image.
-        padding = [[0, tf.maximum(1 - count, 0)], [0, 0], [0, 0], [0, 0]]
-        encoded = network(tf.pad(levels / 255.0, padding), training=False)
-        encoded = {name: tf.cast(value[:count], tf.float32) for name, value in encoded.items()}
-        served = {name: encoded[name] for name in OUTPUTS}
-        return served | judge_outputs(encoded) if judge_outputs else served
+    outputs = _outputs(encoder, judge, probe)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
     def serving_default(images: tf.Tensor) -> Outputs:
@@ -57,6 +51,55 @@ def build_signatures(
         return outputs(decode(image_bytes, image_size))
 
     return {"serving_default": serving_default, "serving_bytes": serving_bytes}
+
+
+def build_portable(
+    encoder: keras.Model,
+    *,
+    image_size: int,
+    judge: Judge | None = None,
+    probe: LinearProbe | None = None,
+) -> Callable[..., Outputs]:
+    """The function that other runtimes get: uint8 `images` [N, S, S, 3], N at least 1.
+
+    It holds no branches and nothing that resizes; outputs are those of `build_signatures`, except
+    that `class` is the index of a name, int32: not every runtime has strings.
+    """
+    spec = tf.TensorSpec([None, image_size, image_size, 3], tf.uint8, name="images")
+    outputs = _outputs(encoder, judge, probe, portable=True)
+
+    @tf.function(input_signature=[spec])
+    def serving_default(images: tf.Tensor) -> Outputs:
+        return outputs(tf.cast(images, tf.float32))
+
+    return serving_default
+
+
+def _outputs(
+    encoder: keras.Model,
+    judge: Judge | None,
+    probe: LinearProbe | None,
+    *,
+    portable: bool = False,
+) -> Callable[[tf.Tensor], Outputs]:
+    """A function of gray levels, float32 [N, S, S, 3]; N may be 0 unless it is `portable`."""
+    network = with_levels(encoder) if judge else encoder
+    # One function, so that a graph holds its arrays once.
+    judge_outputs = tf.function(judge, reduce_retracing=True) if judge else None
+
+    def outputs(levels: tf.Tensor) -> Outputs:
+        count, pixels = tf.shape(levels)[0], levels / 255.0
+        if not portable:  # TensorFlow's fused convolution fails on no image: it gets a black one.
+            pixels = tf.pad(pixels, [[0, tf.maximum(1 - count, 0)], [0, 0], [0, 0], [0, 0]])
+        encoded = {
+            name: tf.cast(value if portable else value[:count], tf.float32)
+            for name, value in network(pixels, training=False).items()
+        }
+        served = {name: encoded[name] for name in OUTPUTS}
+        served |= judge_outputs(encoded) if judge_outputs else {}
+        return served | (probe(encoded["features"], index=portable) if probe else {})
+
+    return outputs
 
 
 def feature_signatures(encoder: keras.Model) -> dict[str, Callable[..., Outputs]]:

@@ -4,9 +4,12 @@ A checkpoint `step-9` is `step-9.index` and one or more `step-9.data-*`. It is t
 is: the index is renamed into place last and removed first, so a process that is killed at any
 moment leaves either a whole checkpoint or none. `tf.train.CheckpointManager` writes in place,
 neither verifies what it restores nor falls back to the checkpoint before a damaged one.
+
+A run that is only used, as one that is shipped, may hold `weights.npz` (`pack`) instead.
 """
 
 import contextlib
+import math
 import os
 import pathlib
 import re
@@ -21,10 +24,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfvmf.errors import UserError
-from tfvmf.files import literal, reading, write_text, writing
+from tfvmf.files import arrays, literal, reading, replacing, write_text, writing
 from tfvmf.methods import METHODS, Method, build_method, building, check_name
 from tfvmf.training import run_directory
 
+PACKED = "weights.npz"
 # What TensorFlow raises about a checkpoint that is damaged.
 _UNREADABLE = (ArithmeticError, LookupError, OSError, RuntimeError, ValueError, tf.errors.OpError)
 _NAME = re.compile(r"step-(\d+)(?:\.index|\.data-.*|_temp)?")
@@ -237,16 +241,19 @@ def load_method(
     workdir, checkpoint = pathlib.Path(workdir).expanduser(), os.fspath(checkpoint)
     config, facts = run_directory.read(workdir)
     path = _find(workdir, checkpoint) if checkpoint else latest(workdir, report=True)
+    packed = path is None and (workdir / PACKED).is_file()
     if path is None and config.ensemble.num_members > 1:
         raise UserError(
             f"{workdir} is an ensemble: name one of its members, {run_directory.member(workdir, 0)}"
         )
-    if path is None:
+    if path is None and not packed:
         raise UserError(f"{workdir} has no checkpoint: train it first (`tfvmf train`)")
     check_name(config.method)
     METHODS[config.method].locate(config, workdir, trust_model=trust_model)
     with building(seed=config.seed):  # in float32, whatever precision it was trained in
         method = build_method(config, num_classes=facts.get("num_classes", 0))
+    if path is None:
+        return config, method, _unpack(workdir / PACKED, method)
     try:
         with _literal(path) as place:
             state = tf.train.Checkpoint(**method.models).read(place)
@@ -255,6 +262,48 @@ def load_method(
         name = f"--checkpoint={checkpoint}" if checkpoint else pathlib.Path(path).name
         raise UserError(f"{workdir}: {name} is damaged or of another run") from error
     return config, method, step_of(path)
+
+
+def _variables(method: Method) -> list[keras.Variable]:
+    return [
+        variable for name in sorted(method.models) for variable in method.models[name].variables
+    ]
+
+
+def pack(workdir: pathlib.Path, method: Method, step: int, *, bits: int = 23) -> None:
+    """Writes `weights.npz`: what inference needs of a run, without what training does.
+
+    All are float32, but for those of matrices and filters only `bits` bits after the leading one
+    are kept. Their first bytes come first, then their second ones and so on: so they compress.
+    """
+    values = [variable.numpy() for variable in _variables(method)]
+    large = [value.ravel() for value in values if value.ndim > 1] or [np.zeros(0, np.float32)]
+    whole = np.concatenate(large).astype(">f4").view(">u4").astype(np.uint64)
+    unit = 1 << (23 - bits)
+    whole = (whole + unit // 2) // unit * unit
+    with replacing(workdir / PACKED) as file:
+        np.savez_compressed(
+            file,
+            allow_pickle=False,
+            step=step,
+            planes=whole.astype(">u4").view(np.uint8).reshape(-1, 4).T.copy(),
+            small=np.concatenate([value.ravel() for value in values if value.ndim <= 1]),
+        )
+
+
+def _unpack(path: pathlib.Path, method: Method) -> int:
+    """Assigns what `pack` wrote; returns the step of the weights."""
+    variables = _variables(method)
+    with arrays(path) as found:
+        large = np.ascontiguousarray(found["planes"].T).view(">f4").ravel()
+        for is_large, part in ((True, large), (False, found["small"])):
+            chosen = [each for each in variables if (len(each.shape) > 1) == is_large]
+            ends = np.cumsum([math.prod(each.shape) for each in chosen])
+            if part.shape != (ends[-1] if chosen else 0,):
+                raise ValueError("it holds the weights of another network")
+            for variable, values in zip(chosen, np.split(part, ends[:-1]), strict=True):
+                variable.assign(values.reshape(variable.shape).astype(variable.dtype))
+        return int(found["step"])
 
 
 def _find(workdir: pathlib.Path, checkpoint: str) -> str:

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tfvmf.config import validate
 from tfvmf.data import pipeline
 from tfvmf.errors import UserError
+from tfvmf.files import lock
 from tfvmf.methods import Method, build_method, building, check_name
 from tfvmf.progress import Progress
 from tfvmf.training import run_directory
@@ -69,7 +70,7 @@ def train(
         return train_run(config, workdir, **options)
     chief = is_chief(config.strategy)
     latest: dict[str, float] = {}
-    with run_directory.lock(workdir) if chief else contextlib.nullcontext():
+    with lock(workdir) if chief else contextlib.nullcontext():
         if chief:
             run_directory.write_or_check_config(workdir, config, {}, force=force_config)
         for number in range(config.ensemble.num_members):
@@ -208,7 +209,7 @@ def train_run(
     facts = {"num_classes": inputs.num_classes, "train_images": inputs.size}
     with contextlib.ExitStack() as stack:
         if chief:
-            stack.enter_context(run_directory.lock(workdir))
+            stack.enter_context(lock(workdir))
             run_directory.write_or_check_config(
                 workdir, config, facts, force=force_config, advice=advice
             )

@@ -1,19 +1,14 @@
 """A run directory is a run's identity: its configuration, once written, stays."""
 
-import contextlib
-import fcntl
 import json
-import os
 import pathlib
-import socket
-from collections.abc import Iterator
 from typing import Any
 
 import ml_collections
 
 from tfvmf.config import RENAMED, default_config, differences, flatten, validate
 from tfvmf.errors import UserError
-from tfvmf.files import read_text, write_json, writing
+from tfvmf.files import read_text, write_json
 from tfvmf.settings import Setting
 
 # The same run on other devices, or with its data elsewhere, is the same run.
@@ -27,32 +22,6 @@ FORCE = ", or --force_config to continue with the new ones"
 def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
     """The run directory of an ensemble's member."""
     return workdir / "members" / f"{number:02d}"
-
-
-@contextlib.contextmanager
-def lock(workdir: pathlib.Path) -> Iterator[None]:
-    """Keeps other runs out of a directory, which is made if need be.
-
-    The system releases the lock when the process ends, however it ends. The file `.lock` stays.
-    """
-    path = workdir / ".lock"
-    with writing(workdir):
-        workdir.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab+", buffering=0)
-    with file:
-        with writing(workdir):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                file.seek(0)
-                other = file.read().decode(errors="replace").strip() or "another process"
-                raise UserError(
-                    f"--workdir={workdir} is in use by {other}: wait until it ends, or choose "
-                    "another --workdir"
-                ) from error
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-        yield
 
 
 def write_or_check_config(

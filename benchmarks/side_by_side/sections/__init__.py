@@ -8,6 +8,7 @@ from benchmarks.side_by_side.sections import (
     growth,
     limit,
     pipeline,
+    runtimes,
     startup,
     train_step,
     uncertainty,
@@ -20,6 +21,7 @@ SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
     "uncertainty": uncertainty.measure,
     "evaluation": evaluation.measure,
     "startup": startup.measure,
+    "runtimes": runtimes.measure,
     "limit": limit.measure,
     "growth": growth.measure,
 }

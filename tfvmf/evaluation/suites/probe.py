@@ -1,22 +1,14 @@
 """What do the features know? Classes, by nearest neighbors and by a linear probe.
 
-The control is k-NN on raw pixels (8x8 block means): an untrained network keeps that much.
-
-The probe is multinomial logistic regression on standardized features, minimized by L-BFGS:
-
-    L(W, b) = mean over n of cross entropy(y_n, softmax(x_n W + b)) + l2 / 2 |W|^2
-
-It is our own because it tries a path of penalties in seconds for 50,000 x 128, where scikit-learn's
-takes half a minute for a single `l2`.
+The control is k-NN on raw pixels (8x8 block means): an untrained network keeps that much. The probe
+is kept in the run directory, for `tfvmf export --with_probe`.
 """
 
 import dataclasses
-import functools
+import pathlib
 from collections.abc import Mapping
 
 import numpy as np
-import scipy.optimize
-import scipy.special
 
 from tfvmf import neighbors
 from tfvmf.data.base import sample_indices
@@ -24,143 +16,10 @@ from tfvmf.evaluation import paper
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Headline, Measured, Options
 from tfvmf.evaluation.tables import Cell, Table
+from tfvmf.posthoc.probe import LinearProbe, fit_linear
 
 NEIGHBORS = (200, 20)
-
-# From strong to weak: each solution is a good start for the next.
-PENALTIES = tuple(float(10.0**exponent) for exponent in np.arange(-1.0, -6.1, -0.5))
-_PATIENCE = 3
 _CONTROL = 2000  # images of either split that features and pixels are compared on
-
-Solution = tuple[np.ndarray, np.ndarray]  # weights [F, K], bias [K]
-
-
-@dataclasses.dataclass(frozen=True)
-class LinearProbe:
-    """A fitted classifier of raw features."""
-
-    weights: np.ndarray  # [F, K]
-    bias: np.ndarray  # [K]
-    classes: np.ndarray  # the labels [K] that the columns stand for
-    l2: float  # the penalty that was chosen
-    path: dict[float, float]  # held-out cross entropy of each penalty that was tried
-
-    def predict(self, features: np.ndarray) -> np.ndarray:
-        """Labels [N] of features [N, F]."""
-        return self.classes[(features @ self.weights + self.bias).argmax(axis=1)]
-
-    def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """Softmax [N, K] of features [N, F], in the order of `classes`."""
-        return scipy.special.softmax(features @ self.weights + self.bias, axis=1)
-
-
-def fit_linear(
-    features: np.ndarray, labels: np.ndarray, *, held_out: float = 0.1, seed: int = 0
-) -> LinearProbe:
-    """Fits features [N, F], as they come, and labels [N].
-
-    The penalty with the least cross entropy on a held-out share wins, which is much less a matter
-    of luck than accuracy. Once three weaker ones in a row were no better, no others are tried.
-    """
-    mean, scale = features.mean(axis=0), features.std(axis=0)
-    scale[scale == 0] = 1.0  # a feature that never moves
-    standard = (features - mean) / scale
-    classes, targets = np.unique(labels, return_inverse=True)
-    order = np.random.default_rng(seed).permutation(len(labels))
-    judges, fitted = np.split(order, [max(1, round(held_out * len(labels)))])
-    path, l2, start = _try_penalties(
-        Problem(standard[fitted], targets[fitted], len(classes)),
-        Problem(standard[judges], targets[judges], len(classes)),
-    )
-    weights, bias, _ = Problem(standard, targets, len(classes)).solve(l2, start)
-    weights /= scale[:, None]
-    return LinearProbe(
-        weights.astype(np.float32), (bias - mean @ weights).astype(np.float32), classes, l2, path
-    )
-
-
-def _try_penalties(
-    fitted: "Problem", judges: "Problem"
-) -> tuple[dict[float, float], float, Solution]:
-    """Held-out cross entropies {l2: entropy}, the best penalty, and what was fitted with it."""
-    path: dict[float, float] = {}
-    solutions: list[Solution] = []
-    for l2 in PENALTIES:
-        start = solutions[-1] if solutions else None
-        weights, bias, _ = fitted.solve(l2, start, tolerance=1e-4)
-        solutions.append((weights, bias))
-        path[l2] = judges.cross_entropy(weights, bias)[0]
-        best = int(np.argmin(list(path.values())))
-        if len(path) - best > _PATIENCE:
-            break
-    return path, PENALTIES[best], solutions[best]
-
-
-class Problem:
-    """The loss on one set of examples, ready to be minimized for several penalties.
-
-    Features of a network are strongly correlated, and plain L-BFGS needs hundreds of steps. At
-    W = 0 the Hessian is about S / K + l2 I with S = X'X / N: with S = V diag(d) V' it minimizes
-    over U, W = V diag(d / K + l2)^(-1/2) U, where the Hessian is near the identity: tens of steps.
-    """
-
-    def __init__(self, features: np.ndarray, targets: np.ndarray, classes: int) -> None:
-        self._shape = (features.shape[1], classes)
-        self._features = features.astype(np.float32)
-        self._chosen = np.arange(len(targets)), targets
-
-    @functools.cached_property
-    def _curvature(self) -> tuple[np.ndarray, np.ndarray]:
-        """The eigenvalues [F] of S / K and the vectors [F, F], in columns."""
-        covariance = (self._features.T @ self._features).astype(np.float64) / len(self._features)
-        values, vectors = np.linalg.eigh(covariance)
-        return np.maximum(values, 0.0) / self._shape[1], vectors
-
-    def cross_entropy(
-        self, weights: np.ndarray, bias: np.ndarray
-    ) -> tuple[float, np.ndarray, np.ndarray]:
-        """The mean cross entropy, and its gradients in weights [F, K] and bias [K]."""
-        logits = self._features @ weights.astype(np.float32) + bias.astype(np.float32)
-        logs = scipy.special.log_softmax(logits, axis=1)
-        value = -float(logs[self._chosen].mean(dtype=np.float64))
-        by_logits = np.exp(logs)
-        by_logits[self._chosen] -= 1.0
-        by_logits /= len(logs)
-        return value, self._features.T @ by_logits, by_logits.sum(axis=0)
-
-    def solve(
-        self, l2: float, start: Solution | None = None, *, tolerance: float = 1e-5
-    ) -> tuple[np.ndarray, np.ndarray, float]:
-        """Weights [F, K], bias [K] and loss at the minimum for one penalty above 0, in float64.
-
-        It begins at `start`, or at zeros, and stops when no entry of the gradient in U exceeds
-        `tolerance`.
-        """
-        size, classes = self._shape
-        curvature, vectors = self._curvature
-        stretch = np.sqrt(curvature + l2)
-        forward = vectors / stretch  # U -> W
-        bias_scale = np.sqrt(classes)
-
-        def unpack(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            inner = point[: size * classes].reshape(size, classes)
-            return forward @ inner, bias_scale * point[size * classes :]
-
-        def loss(point: np.ndarray) -> tuple[float, np.ndarray]:
-            weights, bias = unpack(point)
-            entropy, by_weights, by_bias = self.cross_entropy(weights, bias)
-            by_inner = forward.T @ (by_weights + l2 * weights)
-            value = entropy + 0.5 * l2 * float((weights**2).sum())
-            return value, np.concatenate([by_inner.ravel(), bias_scale * by_bias])
-
-        point = np.zeros(size * classes + classes)
-        if start is not None:
-            inner = stretch[:, None] * (vectors.T @ start[0])
-            point = np.concatenate([inner.ravel(), start[1] / bias_scale])
-        # Where the loss hardly moves, a line search sees only the rounding of float32.
-        options = {"maxiter": 500, "gtol": tolerance, "ftol": 1e-4 * tolerance}
-        found = scipy.optimize.minimize(loss, point, jac=True, method="L-BFGS-B", options=options)
-        return *unpack(found.x), float(found.fun)
 
 
 def linear_probe(subject: Subject) -> LinearProbe:
@@ -168,6 +27,27 @@ def linear_probe(subject: Subject) -> LinearProbe:
     labels, _ = subject.labels("probe")
     features = subject.embed(subject.train)["features"]
     return subject.keep("linear_probe", lambda: fit_linear(features, labels))
+
+
+def finished_probe(subject: Subject) -> LinearProbe:
+    """The probe with names and a temperature; kept in the run whose directory gets the results."""
+    train, reserve = subject.train, subject.reserve and subject.reserve()
+    names, probe = train.class_names, linear_probe(subject)
+    words = (names[label] if names else str(label) for label in probe.classes)
+    probe = dataclasses.replace(
+        probe,
+        names=[word.encode("utf-8", "backslashreplace").decode() for word in words],
+        step=subject.facts.get("step", 0),
+        source=f"{train.size:,} images of {train.name} ({train.split})",
+    )
+    if reserve is not None and reserve.labels is not None:
+        features = subject.embed(reserve)["features"]
+        probe = probe.calibrate(features, reserve.labels, f"{reserve.name} ({reserve.split})")
+    if subject.workdir is not None and subject.directory is not None and not subject.members[1:]:
+        place = pathlib.Path(subject.directory).expanduser().resolve()
+        if place.is_relative_to(subject.workdir.resolve()):
+            probe.save(subject.workdir)
+    return probe
 
 
 def measure(subject: Subject, options: Options) -> Measured:
@@ -180,9 +60,11 @@ def measure(subject: Subject, options: Options) -> Measured:
     def accuracy(predicted: np.ndarray) -> float:
         return float((predicted == test_labels).mean())
 
-    probe = linear_probe(subject)
+    probe = finished_probe(subject)
     knn = {k: accuracy(neighbors.classify(queries, bank, train_labels, k=k)) for k in NEIGHBORS}
     linear = accuracy(probe.predict(queries))
+    sure = float(probe.probabilities(queries).max(axis=1).mean())
+    told = f"calibrated on {probe.calibration}" if probe.calibration else "not calibrated"
     chance = float(np.bincount(test_labels).max() / len(test_labels))
     control = _compare_with_pixels(subject, bank, queries)
     rows: list[list[Cell]] = [[f"{k} nearest neighbors", knn[k]] for k in NEIGHBORS]
@@ -203,6 +85,8 @@ def measure(subject: Subject, options: Options) -> Measured:
             **own,
             "chance": chance,
             "control": control,
+            "linear_probability": sure,
+            "linear_temperature": probe.temperature,
             "linear_l2": probe.l2,
             "linear_path": [{"l2": l2, "cross_entropy": value} for l2, value in probe.path.items()],
             "train_images": subject.train.size,
@@ -223,6 +107,8 @@ def measure(subject: Subject, options: Options) -> Measured:
             f"neighbors among {control['train_images']:,} training images, for "
             f"{control['images']:,} test images, have an accuracy of {control['features']:.4f} by "
             f"features and {control['pixels']:.4f} by raw pixels.",
+            f"The linear probe gives its class a mean probability of {sure:.4f} ({told}; logits "
+            f"divided by {probe.temperature:.3f}).",
             Table(columns=["classifier", "accuracy"], rows=rows, form=".4f"),
         ],
     )

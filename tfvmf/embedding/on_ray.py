@@ -1,0 +1,152 @@
+"""Embedding on Ray Data: as many processes as you like, on one machine or a cluster.
+
+Ray reads, moves and retries; `tfvmf.embedding.local` decodes and embeds. Rows come back to this
+process in the order of the data, and only it writes: a row is written once, whatever dies
+elsewhere. Model, tfvmf and files must be at the same place on all machines.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import ray
+import ray.data
+
+from tfvmf import cores
+from tfvmf.embedding import local
+from tfvmf.embedding.remote import Files, Records, Work, file_system, readable
+from tfvmf.errors import UserError
+from tfvmf.serving import load
+
+_BATCHES = 4  # of one call of an actor
+_BLOCK = 2**24  # bytes of a block on its way, at most, unless one image is larger
+_STORE = 2**29  # bytes of the object store of a Ray that is started here
+_FETCHES = 16  # files that an actor reads from a remote file system at a time
+
+
+def embed_units(
+    images: Files | Records, units: Mapping[int, range], work: Work, *, actors: int, address: str
+) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of some units, in order, as (unit, some of its rows)."""
+    if not units:
+        return
+    rows = _BATCHES * work.batch_size
+    with readable("data"), _connected(address):
+        every, nodes = ray.cluster_resources(), len(ray.nodes())
+        work = work._replace(threads=max(1, int(every["CPU"]) // max(actors, nodes)))
+        context = ray.data.DataContext.get_current().copy()
+        context.execution_options.preserve_order = True
+        context.enable_progress_bars = False
+        context.target_max_block_size = _BLOCK
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        with ray.data.DataContext.current(context):
+            if isinstance(images, Records):
+                work = work._replace(column=images.columns[0])
+                dataset = _records(images, units)
+            else:
+                dataset = ray.data.from_arrow([*_paths(images, units, rows)])
+            embedded = dataset.map_batches(
+                _Actor,
+                fn_constructor_args=(work,),
+                batch_size=rows if work.column else None,
+                batch_format="pyarrow",
+                compute=ray.data.ActorPoolStrategy(size=actors),
+                # Half of the processors are left to what reads, which else would wait for ever.
+                num_cpus=min(1.0, every["CPU"] / 2 / actors),
+                num_gpus=min(1.0, every.get("GPU", 0) / actors),
+            )
+            blocks = embedded.iter_batches(batch_size=None, batch_format="pyarrow")
+            found = (block.select(work.schema.names).cast(work.schema) for block in blocks)
+            yield from images.by_unit(units, found, work.schema.empty_table())
+
+
+class _Actor:
+    """A process that holds the model."""
+
+    def __init__(self, work: Work) -> None:
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(work.threads)
+        self._work, self._model = work, load(work.model, **work.settings)
+        if local.model_identity(self._model) != work.identity:
+            raise UserError(f"{work.model} on {socket.gethostname()} is not the driver's model")
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """Rows that have an image, or the path of one, to rows of the table."""
+        work, paths = self._work, [os.fsdecode(path) for path in rows["path"].to_pylist()]
+        given = rows[work.column].to_pylist() if work.column else paths
+        labels = None
+        if "label" in work.schema.names:
+            labels = [_text(label) for label in rows["label"].to_pylist()]
+
+        def contents(part: range) -> list[Any]:
+            with ThreadPoolExecutor(_FETCHES) as threads:
+                return [*threads.map(_content, given[part.start : part.stop])]
+
+        images = local.FileImages(paths, labels, work.max_pixels, contents)
+        whole = range(len(paths))
+        blocks = local.embed_rows(images, whole, self._model, work.schema, work.batch_size)
+        return pa.concat_tables(blocks)
+
+
+def _content(given: Any) -> Any:
+    """The content of an image, the path of a file of this machine, or why it cannot be read."""
+    if isinstance(given, str) and "://" in given:
+        try:
+            system, path = file_system(given)
+            with system.open_input_file(path) as file:
+                return file.read()
+        except (OSError, pa.ArrowException) as error:
+            return error
+    given = given.get("bytes") if isinstance(given, dict) else given
+    return given if isinstance(given, str | bytes) else b""
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _paths(images: Files, units: Mapping[int, range], rows: int) -> Iterator[pa.Table]:
+    """Paths, and labels, of some units: a table for each call of an actor."""
+    for unit in units.values():
+        for part in (unit[start : start + rows] for start in range(0, len(unit), rows)):
+            paths = images.paths[part.start : part.stop]
+            cells = {"path": pa.array([os.fsencode(path) for path in paths], pa.binary())}
+            if images.labels is not None:
+                cells["label"] = pa.array(images.labels[part.start : part.stop], pa.string())
+            yield pa.table(cells)
+
+
+def _records(images: Records, units: Mapping[int, range]) -> ray.data.Dataset:
+    read = ray.data.read_parquet if images.kind == "parquet" else ray.data.read_tfrecords
+    own: dict[str, Any] = {"partitioning": None} if images.kind == "parquet" else {}
+    rows = read([images.uris[unit] for unit in units], include_paths=True, **own)
+    return rows.select_columns([*images.columns, "path"])
+
+
+@contextlib.contextmanager
+def _connected(address: str) -> Iterator[None]:
+    """A connection to Ray: the caller's own, to a cluster, or to one that is started here."""
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # else it warns of its own actors
+    here: dict[str, Any] = {"num_cpus": cores.available(), "object_store_memory": _STORE}
+    # Ray's ports run anybody's code: on loopback only.
+    here |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        ray.init(address or "local", **quiet, **({} if address else here))
+    except Exception as error:  # Ray raises this very class, too
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"ray_address={address}: no connection to Ray: {reason}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -1,0 +1,226 @@
+"""Images for `engine="ray"`, in any file system that Arrow knows: found here, without Ray.
+
+| data | |
+| --- | --- |
+| `folder:PLACE` | see `tfvmf.data.folder`; a path, or a URI such as `s3://bucket/photos` |
+| `files:PLACE` | a text file with one path or URI per line |
+| `parquet:PLACE` | a file or a folder of them; images are bytes, or structs that have `bytes` |
+| `tfrecord:PLACE` | the same with one `tf.train.Example` per image |
+
+A record is called `FILE:ROW`; its label is the column `label`, if there is one.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from tfvmf.data.base import Request
+from tfvmf.data.folder import EXTENSIONS, arrange_files
+from tfvmf.embedding import local
+from tfvmf.errors import UserError
+
+COLUMNS = ("image", "bytes", "image/encoded")  # one of these has the images, unless one is named
+_FILES = {"parquet": re.compile(r"\.parquet$"), "tfrecord": re.compile(r"\.tfrecords?\b")}
+
+
+class Work(NamedTuple):
+    """What an actor has to know."""
+
+    model: str
+    settings: dict[str, Any]  # for `tfvmf.load`
+    identity: str  # of the model
+    schema: pa.Schema
+    batch_size: int
+    max_pixels: int
+    column: str = ""  # with the images; "" where a row has a path
+    threads: int = 1  # of a forward pass
+
+
+class Records:
+    """Parquet files or TFRecords.
+
+    Attributes:
+        uris: Of the files, as the user spells them.
+        units: For each file a range of about as many rows as it has.
+        labels: None if there is no column `label`.
+        columns: To be read: that of the images, and maybe `label`.
+    """
+
+    def __init__(self, kind: str, data: str, column: str) -> None:
+        found = _find(data, lambda name: bool(_FILES[kind].search(name)))
+        self.kind, self.uris, self._infos = kind, [*found], [*found.values()]
+        first = next((i for i, info in enumerate(self._infos) if info.size), 0)
+        with readable(self.uris[first]):
+            columns, rows = (_parquet if kind == "parquet" else _tfrecord)(self.uris[first])
+        known = [name for name in ([column] if column else COLUMNS) if columns.get(name)]
+        if not known:
+            encoded = ", ".join(name for name, encoded in columns.items() if encoded)
+            raise UserError(
+                f"column={column}: {self.uris[first]} has no images in "
+                f"{column or ' or '.join(COLUMNS)}; its columns of bytes: {encoded or 'none'}"
+            )
+        self.labels: list[str] | None = [] if "label" in columns else None
+        self.columns = [known[0], *(["label"] if "label" in columns else [])]
+        share = rows / max(self._infos[first].size, 1)
+        self.units = [range(round(share * info.size)) for info in self._infos]
+
+    def identity(self) -> str:
+        """A hash that changes when the files do."""
+        told = [f"{info.path} {info.size} {info.mtime_ns}" for info in self._infos]
+        return hashlib.sha256("\0".join([*self.columns, *told]).encode()).hexdigest()[:16]
+
+    def by_unit(
+        self, units: Mapping[int, range], blocks: Iterator[pa.Table], empty: pa.Table
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Embedded rows, in order, whose `file` is that of the record, by file and with names."""
+        left, row = iter(units), 0
+        unit = next(left)
+        for block in blocks:
+            for path, group in itertools.groupby(block["file"].to_pylist()):
+                while self._infos[unit].path != path:
+                    if not row:  # there are no rows in this file
+                        yield unit, empty
+                    unit, row = next(left), 0
+                count = len([*group])
+                part, block = block[:count], block[count:]
+                names = [f"{self.uris[unit]}:{row + i}" for i in range(count)]
+                yield unit, part.set_column(0, part.schema.field(0), [names])
+                row += count
+        for unit in left if row else units:
+            yield unit, empty
+
+
+class Files(local.FileImages):
+    """Files by path or URI."""
+
+    def by_unit(
+        self, units: Mapping[int, range], blocks: Iterator[pa.Table], empty: pa.Table
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Embedded rows, in order, by unit; checked by their names."""
+        del empty  # no unit is
+        rest: Any = ()
+        for unit, rows in units.items():
+            done = rows.start
+            while done < rows.stop:
+                rest = rest if len(rest) else next(blocks)
+                block, rest = rest[: rows.stop - done], rest[rows.stop - done :]
+                if block["file"].to_pylist() != self.names[done : done + len(block)]:
+                    raise RuntimeError(f"{self.names[done]}: Ray gave other rows than this one")
+                yield unit, block
+                done += len(block)
+        if len(rest) or next(blocks, None) is not None:
+            raise RuntimeError("Ray gave more rows than there are images")
+
+
+def find_images(data: str, split: str, max_pixels: int, *, column: str = "") -> Files | Records:
+    """The images that `data` names."""
+    scheme, _, place = data.partition(":")
+    if scheme in _FILES:
+        if split != "all":
+            raise UserError(f"split={split}: {data} has no splits, expected all")
+        return Records(scheme, data, column)
+    if column:
+        raise UserError(f"column={column}: {data} has no columns, only parquet: and tfrecord: do")
+    if scheme == "files":
+        with readable(data):
+            system, path = file_system(place)
+            lines = system.open_input_file(path).read().decode("utf-8", "surrogateescape")
+        paths = [line.rstrip("\r") for line in lines.split("\n") if line.strip()]
+        if not paths:
+            raise UserError(f"{data}: no images in this list: expected one path or URI per line")
+        return Files(paths, None, max_pixels)
+    if scheme == "folder" and "://" in place:
+        found = _find(data, lambda name: name.lower().endswith(EXTENSIONS))
+        root = len(file_system(place)[1].rstrip("/")) + 1
+        uris = {info.path[root:]: uri for uri, info in found.items()}
+        request = Request(spec=data, target=place, split=split)
+        listed = arrange_files(request, [*uris], uris.__getitem__)
+        return Files(listed.paths, local.label_names(listed.labels, listed.classes), max_pixels)
+    images = local.list_images(data, split, max_pixels)
+    if images is None:
+        raise UserError(f"{data}: engine=ray reads folder:, files:, parquet: and tfrecord: only")
+    return Files(images.paths, images.labels, max_pixels)
+
+
+def file_system(place: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a path or URI, and the path in it."""
+    if "://" in place:
+        return fs.FileSystem.from_uri(place)
+    return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(place))
+
+
+@contextlib.contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Turns what cannot be read into one line, also if Ray says so of another process."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        cause: BaseException | None = error
+        known = UserError | OSError | pa.ArrowException
+        while cause and not isinstance(cause, known):
+            cause = getattr(cause, "cause", None) or cause.__cause__
+        if cause is None:
+            raise
+        if isinstance(cause, UserError):
+            raise UserError(str(cause)) from error
+        reason = " ".join(str(cause).split())[:200]
+        raise UserError(f"{name} cannot be read: {reason}") from error
+
+
+def _find(data: str, wanted: Callable[[str], bool]) -> dict[str, fs.FileInfo]:
+    """The files of `SCHEME:PLACE`, at any depth and in the order of their names, by path or URI."""
+    place = data.partition(":")[2]
+    with readable(data):
+        system, root = file_system(place)
+        infos = [system.get_file_info(root)]
+        if infos[0].type == fs.FileType.NotFound or not place:
+            raise UserError(f"{data}: there is no such file or folder")
+        if infos[0].type == fs.FileType.Directory:
+            inside = system.get_file_info(fs.FileSelector(root, recursive=True))
+            names = ((info, info.path[len(root) :]) for info in inside if info.is_file)
+            infos = [i for i, n in names if wanted(n) and not re.search(r"/(\.|__MACOSX/)", n)]
+    if not infos:
+        raise UserError(f"{data}: there are no such files in this folder")
+    head, mark, query = place.partition("?") if "://" in place else (root, "", "")
+    prefix = head.rstrip("/").removesuffix(root.rstrip("/"))
+    return {f"{prefix}{i.path}{mark}{query}": i for i in sorted(infos, key=lambda i: i.path)}
+
+
+def _parquet(uri: str) -> tuple[dict[str, bool], int]:
+    """Columns of a file and whether they may have encoded images; the number of its rows."""
+    system, path = file_system(uri)
+    with system.open_input_file(path) as file:
+        found = pq.ParquetFile(file)
+        columns = {}
+        for field in found.schema_arrow:
+            kind = field.type
+            if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+                kind = kind.field("bytes").type
+            columns[field.name] = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        return columns, found.metadata.num_rows
+
+
+def _tfrecord(uri: str) -> tuple[dict[str, bool], int]:
+    """The same of TFRecords, whose number is a guess by the length of the first one."""
+    import tensorflow as tf
+
+    system, path = file_system(uri)
+    with system.open_input_stream(path) as file:  # decompressed, if it is called .gz
+        try:
+            length, _ = struct.unpack("<QI", file.read(12))
+            example = tf.train.Example.FromString(file.read(min(length, 2**28)))
+        except Exception as error:  # of struct, and of protobuf its own
+            raise UserError(f"{uri}: its first record is no tf.train.Example") from error
+    columns = {name: bool(f.bytes_list.value) for name, f in example.features.feature.items()}
+    return columns, system.get_file_info(path).size // (length + 16)

@@ -1,0 +1,42 @@
+"""Pages that open from disk: one style, nothing from the network, and every value is text."""
+
+import base64
+import hashlib
+import pathlib
+from typing import Any
+
+import jinja2
+import markupsafe
+
+_HERE = pathlib.Path(__file__).parent
+
+
+def render(template: str, **values: Any) -> str:
+    """A page, as HTML, from a template of this folder. All values are text: Jinja2 escapes them."""
+    # Strict: a name that the template misspells is an error, not a blank.
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["script"] = _script
+    environment.globals["script_hash"] = _script_hash
+    return environment.get_template(template).render(**values)
+
+
+def address(content: bytes, kind: str = "png") -> str:
+    """A picture as an address that holds it."""
+    return f"data:image/{kind};base64," + base64.b64encode(content).decode("ascii")
+
+
+def _script(name: str) -> markupsafe.Markup:
+    """A script of this folder: code of ours or of a library, never of data."""
+    return markupsafe.Markup((_HERE / name).read_text(encoding="utf-8"))
+
+
+def _script_hash(name: str) -> str:
+    """What a page's policy calls that script: no other one runs."""
+    digest = hashlib.sha256(_script(name).encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"

@@ -1,0 +1,475 @@
+"""Which images of a table, in what order, and why: the library behind `tfvmf select`."""
+
+import csv
+import dataclasses
+import io
+import math
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from tfvmf import files
+from tfvmf.data.cache import cache_dir
+from tfvmf.embedding import Table, read_table
+from tfvmf.embedding.table import VECTORS
+from tfvmf.errors import UserError
+from tfvmf.selection import strategies
+
+STRATEGIES = {
+    "uncertain": "lowest concentration first",
+    "foreign": "lowest familiarity first",
+    "duplicates": "what resembles a more certain image",
+    "diverse": "each as far as possible from those before (k-center)",
+    "typical": "largest mean cosine to its 10 nearest first",
+}
+_SCORES = ("concentration", "familiarity", "confidence", "accept")
+_NEEDED = {"uncertain": "concentration", "foreign": "familiarity"}
+_COSINES = ("duplicates", "diverse", "typical")  # what a threshold, a cosine, is for
+_NEIGHBORS = 10
+_REFERENCE = 15_000  # rows that familiarity (two thirds) and decision are fitted to, at most
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What was selected, best first, as columns of equal length.
+
+    Attributes:
+        columns: `file`; `score`, by which the rows are in order; those of `concentration`,
+            `familiarity`, `confidence` and `accept` that are known; `reason`, in words; `group`,
+            the number of a group of duplicates, or "".
+        rows: The rows in the table [M].
+        of: How many rows could have been chosen.
+        notes: Lines to print: what was left out, recall, groups.
+    """
+
+    columns: dict[str, np.ndarray]
+    rows: np.ndarray
+    of: int
+    notes: list[str]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def csv(self) -> Iterator[str]:
+        """Lines of a CSV file; no text is a formula for a spreadsheet."""
+        yield _line(list(self.columns))
+        for cells in zip(*self.columns.values(), strict=True):
+            yield _line([_cell(cell) for cell in cells])
+
+    def write(self, output: str | os.PathLike[str]) -> None:
+        """Writes the CSV file, which appears whole or not at all."""
+        with files.replacing(output) as file:
+            file.writelines(line.encode("utf-8", "backslashreplace") for line in self.csv())
+
+    def gather(self, directory: str | os.PathLike[str], *, link: bool = False) -> None:
+        """Copies the files into a new folder, or links them there; names start with their places.
+
+        Raises:
+            UserError: A file is missing, or the folder has content: nothing is copied then.
+        """
+        folder, names = pathlib.Path(directory).expanduser(), list(map(str, self.columns["file"]))
+        check_folder(folder)
+        for row, name in zip(self.rows, names, strict=True):
+            if not os.path.isfile(name):
+                raise UserError(f"{name} (row {row} of the table) is not a file: nothing is copied")
+        with files.writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for place, name in enumerate(names, 1):
+                target = folder / f"{place:0{len(str(len(names)))}}_{os.path.basename(name)}"
+                target.symlink_to(os.path.abspath(name)) if link else files.copy(name, target)
+
+
+def select(
+    table: str | os.PathLike[str],
+    *,
+    by: str = "",
+    like: str = "",
+    count: int = 0,
+    threshold: float | None = None,
+    reference: str | os.PathLike[str] = "",
+    exclude: Sequence[str | os.PathLike[str]] = (),
+    model: str | os.PathLike[str] = "",
+    trust_model: bool = False,
+) -> Selection:
+    """Selects rows of a table of embeddings.
+
+    TensorFlow is used only where `reference` or `model` is given. Directions are the column
+    `mean_direction`, or else `features` at unit length; they are kept in a file and mapped.
+
+    Args:
+        table: What `tfvmf.embedding.read_table` reads.
+        by: A name of `STRATEGIES`, or several with weights: `diverse:1,uncertain:0.5`. The weighted
+            sum is of ranks from 0 to 1, and of the distance to the nearest choice in units of the
+            mean distance of two images.
+        like: Instead of `by`: a file of the table, or with `model` any picture; its nearest.
+        count: How many; 0 for all that the threshold gives. For `duplicates` at most this many.
+        threshold: A cosine: the least of a duplicate or neighbor, the least mean of a typical
+            image; `diverse` stops when each image has such a cosine to a choice.
+        reference: A table of in-distribution images, embedded by the same model: familiarity and
+            a decision are fitted to it, and replace those of the table.
+        exclude: CSV files of earlier selections: none of them is chosen again. For `diverse` they
+            count as chosen, unless they were duplicates.
+        model: See `like`; anything that `tfvmf.load` takes.
+        trust_model: See `tfvmf.load`.
+
+    Raises:
+        UserError: One line about the argument or file that is wrong.
+    """
+    weights = check(by=by, like=like, count=count, threshold=threshold, model=os.fspath(model))
+    opened = read_table(table)
+    vectors = next((name for name in reversed(VECTORS) if name in opened.columns), "")
+    needs = like or reference or {*weights} & {*_COSINES}
+    if needs and not vectors:
+        raise UserError(f"{opened.path} has no column {' or '.join(VECTORS)}: expected vectors")
+    known = {*opened.columns, *(["familiarity"] if reference else [])}
+    for name in weights:
+        if (column := _NEEDED.get(name, "file")) not in known:
+            hint = ", or --reference=TABLE to fit it to" if name == "foreign" else ""
+            raise UserError(
+                f"{opened.path} has no column {column}, which --by={name} needs: it has "
+                f"{', '.join(opened.columns)}{hint}"
+            )
+    notes: list[str] = []
+    earlier = read_exclusions(exclude)
+    with files.scratch(cache_dir(), advice="set TFVMF_CACHE to another folder") as place:
+        pool = _Pool(opened, weights, vectors if needs else "", earlier, place / "v", notes)
+        if reference:
+            pool.fit(reference, notes)
+        free = int(pool.allowed.sum())
+        if not free or count > free:
+            start = f"count={count}: " if count else ""
+            left_out = "".join(f"; {note}" for note in notes)
+            raise UserError(f"{start}{opened.path} has {free:,} rows that can be chosen{left_out}")
+        if like:
+            cosines = np.minimum(pool.cosines(like, model, trust_model=trust_model), 1)
+            found = _ranked(pool, cosines, "cosine {:.4f}")
+        elif len(weights) > 1:
+            found = _weighted(pool, weights, count, notes)
+        elif (name := next(iter(weights))) == "duplicates":
+            found = _duplicates(pool, count, threshold, notes)
+        elif name == "diverse":
+            found = _diverse(pool, count, threshold)
+        else:
+            text = f"{_NEEDED.get(name, 'mean cosine to the nearest')} {{:.4g}}"
+            values = _values(pool, name, notes)
+            found = _ranked(pool, values, text, lowest=name in _NEEDED)
+        if threshold is not None and (like or "typical" in weights):
+            found = found.cut(int((found.scores >= threshold).sum()))
+        found = found.cut(count or free)
+        return _selection(pool, found, free, notes)
+
+
+def check(
+    *, by: str, like: str, count: int, threshold: float | None, model: str
+) -> dict[str, float]:
+    """The weights of the strategies; UserError if the arguments do not fit."""
+    if bool(by) == bool(like):
+        raise UserError(f"--by or --like is needed, one of them: --by={', '.join(STRATEGIES)}")
+    if model and not like:
+        raise UserError(f"model={model}: only embeds the picture of --like")
+    weights: dict[str, float] = {}
+    for part in filter(None, by.split(",")):
+        name, _, weight = (piece.strip() for piece in part.partition(":"))
+        if name not in STRATEGIES or name in weights:
+            problem = "named twice" if name in weights else "unknown"
+            raise UserError(f"by={by}: {name!r} is {problem}: use some of {', '.join(STRATEGIES)}")
+        if not files.is_number(weight or "1") or not 0 < float(weight or "1") < math.inf:
+            raise UserError(f"by={by}: the weight {weight!r} is not a number above 0")
+        weights[name] = float(weight or "1")
+    if threshold is not None and not -1 <= threshold <= 1:
+        raise UserError(f"threshold={threshold:g}: expected a cosine, from -1 to 1")
+    if threshold is not None and not like and (len(weights) > 1 or not {*weights} & {*_COSINES}):
+        raise UserError(
+            f"threshold={threshold:g}: a cosine, for --like or one of {', '.join(_COSINES)} alone: "
+            f"give --count for --by={by}"
+        )
+    if count < 0 or (not count and threshold is None):
+        raise UserError("--count is missing: how many images to select (or --threshold, a cosine)")
+    return weights
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """UserError if files could not be gathered there: it is a file, or has content."""
+    path = pathlib.Path(folder).expanduser()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"{path} is not an empty folder: expected a new one for the selected files")
+
+
+class _Pool:
+    """The rows that can be chosen: those with an error, without a number or excluded are left out.
+
+    Rows of earlier selections stay where `diverse` is asked for: they count as chosen.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        weights: Mapping[str, float],
+        vectors: str,
+        earlier: Mapping[str, bool],
+        scratch: pathlib.Path,
+        notes: list[str],
+    ) -> None:
+        scores = [name for name in _SCORES if name in table.columns]
+        used = {_NEEDED[name] for name in weights if name in _NEEDED}
+        used |= {"concentration"} & {*scores} if "duplicates" in weights else set()
+        found: dict[str, list[np.ndarray]] = {name: [] for name in ("row", "file", *scores)}
+        self.path, self.vectors = table.path, vectors
+        left, excluded, start, width = 0, 0, 0, 0
+        # By plain writes: when the disk is full a write raises an error, a map kills the process.
+        with scratch.open("wb") as file:
+            for part in table.parts("file", "error", *scores, *([vectors] if vectors else [])):
+                good = part["error"] == ""
+                for name in used & {*scores}:
+                    good &= ~np.isnan(part[name])
+                if vectors:
+                    lengths = np.linalg.norm(part[vectors].astype(np.float64), axis=1)
+                    good &= np.isfinite(lengths) & (lengths > 0)
+                left += int((~good).sum())
+                seen = np.array([name in earlier for name in part["file"]], bool) & good
+                excluded += int(seen.sum())
+                # What was chosen before is near to what is chosen next.
+                stays = [
+                    earlier[part["file"][at]] and "diverse" in weights for at in np.where(seen)[0]
+                ]
+                good[seen] = stays
+                if vectors and good.any():
+                    unit = part[vectors][good] / lengths[good, None]
+                    if width not in (0, unit.shape[1]):
+                        raise UserError(
+                            f"{table.path}: {vectors} of {width} and {unit.shape[1]} numbers"
+                        )
+                    width = unit.shape[1]
+                    file.write(np.ascontiguousarray(unit, np.float32).data)
+                part["row"] = np.arange(start, start := start + len(good))
+                for name, parts in found.items():
+                    parts.append(part[name][good])
+        columns = {k: np.concatenate(v) if v else np.zeros(0) for k, v in found.items()}
+        self.rows, self.names = columns.pop("row"), columns.pop("file")
+        self.scores = columns
+        self.directions = np.zeros((0, width), np.float32)
+        if width:
+            self.directions = np.memmap(scratch, np.float32, "r", shape=(len(self.rows), width))
+        self.allowed = np.array([name not in earlier for name in self.names], bool)
+        self.certainty = columns.get("concentration", np.zeros(len(self.rows)))
+        if left:
+            notes.append(
+                f"rows left out: {left:,} broken, or without a finite {vectors or 'score'}"
+            )
+        if earlier:
+            notes.append(
+                f"rows left out: {excluded:,} of {len(earlier):,} files of earlier selections"
+            )
+        if "duplicates" in weights and "concentration" not in scores:
+            notes.append("no concentration: of duplicates the first row is kept")
+
+    def cosines(self, like: str, model: str | os.PathLike[str], *, trust_model: bool) -> np.ndarray:
+        """Cosines [N] to a row, which may not be chosen itself, or to any picture."""
+        rows = np.flatnonzero(self.names == like)
+        if len(rows):
+            self.allowed[rows] = False
+            return self.directions @ self.directions[rows[0]]
+        if not model:
+            raise UserError(
+                f"like={like}: no such row among those of {self.path} that can be chosen; for "
+                "another picture give the --model that embeds it"
+            )
+        from tfvmf import serving
+
+        found = serving.load(model, trust_model=trust_model).embed([like])[self.vectors][0]
+        if len(found) != self.directions.shape[1]:
+            raise UserError(
+                f"model={model}: its {self.vectors} have {len(found)} numbers, those of "
+                f"{self.path} {self.directions.shape[1]}: expected the model of the table"
+            )
+        return self.directions @ (found / np.linalg.norm(found))
+
+    def fit(self, reference: str | os.PathLike[str], notes: list[str]) -> None:
+        """Familiarity, confidence and decision, fitted to a table of in-distribution images."""
+        from tfvmf.posthoc import Decision, Familiarity
+
+        table, parts, start = read_table(reference), [], 0
+        kappa = ["concentration"] if "concentration" in {*table.columns} & {*self.scores} else []
+        wanted = np.zeros(len(table), bool)
+        wanted[np.random.default_rng(0).permutation(len(table))[:_REFERENCE]] = True
+        for part in table.parts(self.vectors, *kappa):
+            values = np.column_stack(list(part.values()))
+            good = wanted[start : (start := start + len(values))] & np.isfinite(values).all(axis=1)
+            parts.append(values[good])
+        width = parts[0].shape[1] - len(kappa) if parts else 0
+        if width != self.directions.shape[1]:
+            raise UserError(
+                f"reference={reference}: its {self.vectors} have {width} numbers, those of "
+                f"{self.path} {self.directions.shape[1]}: expected the same model"
+            )
+        found = np.random.default_rng(0).permutation(np.concatenate(parts))
+        known, other = found[: 2 * len(found) // 3], found[2 * len(found) // 3 :]
+        familiarity = Familiarity.fit(known[:, :width])
+        decision = Decision.fit(*other[:, width:].T, familiarity(other[:, :width]).numpy())
+        made: list[dict[str, np.ndarray]] = []
+        for at in range(0, len(self.rows), 1024):
+            rows = slice(at, at + 1024)
+            scores = [self.scores[name][rows] for name in kappa]
+            scores.append(familiarity(self.directions[rows]).numpy())
+            decided = {name: value.numpy() for name, value in decision(*scores).items()}
+            made.append({"familiarity": scores[-1], **decided})
+        self.scores |= {name: np.concatenate([part[name] for part in made]) for name in made[0]}
+        notes.append(
+            f"familiarity fitted to {len(known):,} rows of {table.path}, the decision to "
+            f"{len(other):,} others: {int(np.sum(self.scores['accept'] == 0)):,} rows are rejected"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """Rows of the pool in order, what they are in order by, and reasons and groups per place."""
+
+    rows: np.ndarray
+    scores: np.ndarray
+    reason: Callable[[int], str]
+    groups: np.ndarray | None = None
+
+    def cut(self, count: int) -> "_Found":
+        groups = None if self.groups is None else self.groups[:count]
+        return _Found(self.rows[:count], self.scores[:count], self.reason, groups)
+
+
+def _values(pool: _Pool, name: str, notes: list[str]) -> np.ndarray:
+    """What a strategy other than `diverse` orders rows by."""
+    if name in _NEEDED:
+        return pool.scores[_NEEDED[name]]
+    if name == "duplicates":
+        return strategies.nearest_more_certain(pool.directions, pool.certainty)[0]
+    k = min(_NEIGHBORS, len(pool.rows) - 1)
+    if not k:
+        raise UserError(f"{pool.path} has one row that can be chosen: typical needs neighbors")
+    return strategies.nearest(pool.directions, k, note=notes.append)[0].mean(axis=1)
+
+
+def _ranked(pool: _Pool, values: np.ndarray, text: str, *, lowest: bool = False) -> _Found:
+    """The rows that may be chosen in the order of a value, for which `text` has a place."""
+    rows = np.argsort(values if lowest else -values, kind="stable")
+    rows = rows[pool.allowed[rows]]
+    scores = values[rows]
+    return _Found(
+        rows, scores, lambda at: f"{text.format(scores[at])}: {at + 1:,} of {len(rows):,}"
+    )
+
+
+def _duplicates(pool: _Pool, count: int, threshold: float | None, notes: list[str]) -> _Found:
+    directions, sure = pool.directions, pool.certainty
+    cosines, near = strategies.nearest_more_certain(directions, sure)
+    # A count alone: the cosine that this many rows have to a more certain one.
+    least = (
+        float(np.sort(cosines)[-min(count, max(len(sure) - 1, 1))])
+        if threshold is None
+        else threshold
+    )
+    kept = strategies.keepers(directions, cosines, near, sure, least, note=notes.append)
+    rows = np.flatnonzero(kept != np.arange(len(kept)))
+    blocks = np.array_split(rows, 1 + len(rows) // 4096)
+    found = [np.einsum("nd,nd->n", directions[b], directions[kept[b]]) for b in blocks]
+    scores = np.minimum(np.concatenate(found), 1)
+    order = np.argsort(-scores, kind="stable")
+    rows, scores = rows[order], scores[order]
+    _, first, number = np.unique(kept[rows], return_index=True, return_inverse=True)
+    groups = rankdata(first, "ordinal")[number] if len(rows) else number
+    notes.append(f"{len(rows):,} duplicates in {len(first):,} groups: cosine at least {least:.4f}")
+
+    def reason(at: int) -> str:
+        return f"cosine {scores[at]:.4f} to {pool.names[kept[rows[at]]]}, which is kept"
+
+    return _Found(rows, scores, reason, groups)
+
+
+def _diverse(
+    pool: _Pool, count: int, threshold: float | None, bonus: np.ndarray | None = None
+) -> _Found:
+    rows, cosines = strategies.diverse(
+        pool.directions,
+        count or int(pool.allowed.sum()),
+        bonus=bonus,
+        chosen=np.flatnonzero(~pool.allowed),
+        allowed=pool.allowed,
+        threshold=2.0 if threshold is None else threshold,
+    )
+
+    def reason(at: int) -> str:
+        first = at == 0 and pool.allowed.all()
+        return "next to the mean" if first else f"cosine {cosines[at]:.4f} to the nearest before"
+
+    return _Found(rows, cosines, reason)
+
+
+def _weighted(pool: _Pool, weights: Mapping[str, float], count: int, notes: list[str]) -> _Found:
+    total, ranks = np.zeros(len(pool.rows)), {}
+    for name in (name for name in weights if name != "diverse"):
+        values = _values(pool, name, notes)
+        ranks[name] = (rankdata(-values if name in _NEEDED else values) - 1) / (
+            len(values) - 1 or 1
+        )
+        total += weights[name] * ranks[name]
+    parts = "{:.4f}"
+    found = _ranked(pool, total, parts)
+    if "diverse" in weights:
+        # 1 - |mean|^2 is the mean distance 1 - cosine of two images.
+        mean = strategies.total(pool.directions) / len(pool.rows)
+        unit = max(1 - float(mean @ mean), 1e-6)
+        found = _diverse(pool, count, None, total * unit / weights["diverse"])
+        gaps = (1 - found.scores) / unit
+        scores = total[found.rows] + weights["diverse"] * gaps
+        found = dataclasses.replace(found, scores=scores)
+
+    def reason(at: int) -> str:
+        told = {name: rank[found.rows[at]] for name, rank in ranks.items()}
+        told |= {"diverse": gaps[at]} if "diverse" in weights else {}
+        return ", ".join(f"{name} {told[name]:.3f}" for name in weights)
+
+    return dataclasses.replace(found, reason=reason)
+
+
+def _selection(pool: _Pool, found: _Found, of: int, notes: list[str]) -> Selection:
+    groups = [""] * len(found.rows) if found.groups is None else found.groups
+    columns = {
+        "file": pool.names[found.rows],
+        "score": found.scores,
+        **{name: pool.scores[name][found.rows] for name in _SCORES if name in pool.scores},
+        "reason": np.array([found.reason(at) for at in range(len(found.rows))], object),
+        "group": np.array(groups, object),
+    }
+    return Selection(columns=columns, rows=pool.rows[found.rows], of=of, notes=notes)
+
+
+def read_exclusions(names: Sequence[str | os.PathLike[str]]) -> dict[str, bool]:
+    """Files of earlier selections; False for a duplicate, whose like was kept and not chosen."""
+    found: dict[str, bool] = {}
+    for name in names:
+        try:
+            with open(os.path.expanduser(name), encoding="utf-8-sig", newline="") as file:
+                rows = csv.DictReader(file, strict=True)
+                if "file" not in (rows.fieldnames or ()):
+                    raise UserError(f"exclude={name} has no column file: expected a CSV of select")
+                for row in rows:
+                    found[files.csv_text_back(row["file"] or "")] = not row.get("group")
+        except (OSError, UnicodeError, csv.Error) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"exclude={name} cannot be read as CSV: {reason}") from error
+    return found
+
+
+def _line(cells: Sequence[str]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerow(cells)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating):
+        return "" if np.isnan(value) else f"{value:.6g}"
+    return files.csv_text(str(value))

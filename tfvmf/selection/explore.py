@@ -1,0 +1,414 @@
+"""A page to look at a table of embeddings: map, scores, decision, neighbors, duplicates.
+
+It opens from disk and asks nobody for anything. Up to `INLINE` images it is one file that holds
+their thumbnails; for more it is a folder with the page and the thumbnails. No TensorFlow here,
+unless the pictures are those of a TFDS data set.
+"""
+
+import base64
+import dataclasses
+import hashlib
+import io
+import itertools
+import os
+import pathlib
+import shutil
+import zipfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
+from sklearn.neighbors import NearestNeighbors
+
+from tfvmf import cores, files, pages
+from tfvmf.data import Source, load_source
+from tfvmf.data.images import open_image, read_image, run_all
+from tfvmf.embedding.table import TEXTS, VECTORS, Columns, Table, read_table
+from tfvmf.errors import UserError
+from tfvmf.progress import Progress
+from tfvmf.selection.strategies import duplicate_groups, nearest
+from tfvmf.settings import MAX_PIXELS
+
+INLINE = 5_000  # images of a page that is one file
+MOST = 100_000  # images of a page at all: a browser holds all their names and scores
+PAGE_BYTES = 25_000_000  # of a page that is one file
+NEIGHBORS = 12
+_SIDE = 96  # of a thumbnail, in pixels
+_THUMBNAIL_BYTES = 3_300
+_LANDMARKS = 10_000  # images that t-SNE places; more of them are placed beside their nearest
+_GROUPS = 200  # duplicate groups that are shown
+_CHUNK = 256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Explored:
+    """What `explore` has done."""
+
+    page: pathlib.Path
+    images: int  # on the page
+    left_out: int  # rows with an error, or with a vector that is not finite
+    missing: int  # images without a picture
+    sources: str  # the data set that missing pictures are of, or ""
+    groups: int  # of duplicates
+
+
+def explore(
+    table: str | os.PathLike[str],
+    output: str | os.PathLike[str] = "",
+    *,
+    data: str = "",
+    data_dir: str | os.PathLike[str] = "",
+    max_images: int = 0,
+    threshold: float = 0.95,
+    max_pixels: int = MAX_PIXELS,
+    seed: int = 0,
+) -> Explored:
+    """Writes a page that shows a table of embeddings.
+
+    Args:
+        table: What `tfvmf embed` wrote, with vectors.
+        output: An `.html` file for up to 5,000 images, or a folder; by default the table's name
+            with `.html`, or `-explore` for more. What took long to compute is kept beside it.
+        data: Where the pictures of rows like `cifar10/test:7` are, as `load_source` takes it.
+        data_dir: Where TFDS data sets are prepared.
+        max_images: A seeded sample of this many rows; 0 for all.
+        threshold: Smallest cosine of images that count as duplicates.
+        max_pixels: A larger picture is not decoded.
+        seed: Of the sample and of the map.
+
+    Raises:
+        UserError: A mistake in the arguments, or nothing to show.
+    """
+    if not -1 <= threshold <= 1:
+        raise UserError(f"threshold={threshold}: expected a cosine between -1 and 1")
+    found = read_table(table)
+    rows = min(len(found), max_images or len(found))
+    page = _page_path(found.path, output, rows)
+    columns, directions, left_out = _read(found, rows, seed)
+    count = len(directions)
+    if not count:
+        raise UserError(f"{found.path}: none of its {len(found):,} rows has a finite vector")
+    positions, cosines, near = _kept(page, directions, seed)
+    kept = duplicate_groups(directions, threshold, certainty=columns.get("concentration"))
+    groups = _groups(kept)
+    values = _values(columns) | {
+        "name": found.path.stem,
+        "table": found.path.name,
+        "rows": count,
+        "x": positions[:, 0].tolist(),
+        "y": positions[:, 1].tolist(),
+        "neighbors": near.tolist(),
+        "cosines": np.round(cosines, 3).tolist(),
+        "groups": groups[:_GROUPS],
+        "threshold": threshold,
+    }
+    lead = [f"{count:,} of {len(found):,} images" if rows < len(found) else f"{count:,} images"]
+    lead += [f"{left_out:,} rows left out: broken, or not finite"] if left_out else []
+    pictures = _Pictures(values["file"], data, data_dir, max_pixels)
+    if page.suffix == ".html":
+        _write_one(page, values, lead, pictures)
+    else:
+        _write_folder(page, values, lead, pictures)
+        page = page / "index.html"
+    return Explored(
+        page=page,
+        images=count,
+        left_out=left_out,
+        missing=pictures.missing,
+        sources="" if data else pictures.sources(),
+        groups=len(groups),
+    )
+
+
+def _page_path(table: pathlib.Path, output: str | os.PathLike[str], rows: int) -> pathlib.Path:
+    """The page, or the folder of page and thumbnails; refused before anything is computed."""
+    if rows > MOST:
+        raise UserError(
+            f"{table} has {rows:,} rows, and a page shows up to {MOST:,}: choose some with "
+            f"`tfvmf select`, or a sample with --max_images={MOST}"
+        )
+    ending = ".html" if rows <= INLINE else "-explore"
+    path = pathlib.Path(output or table.with_name(f"{table.stem}{ending}")).expanduser()
+    if path.suffix == ".html" and rows > INLINE:
+        raise UserError(
+            f"output={path}: {rows:,} images do not fit into one file, {INLINE:,} do: expected the "
+            "name of a folder, or a sample with --max_images"
+        )
+    taken = path.is_dir() if path.suffix == ".html" else path.exists() and not path.is_dir()
+    if taken or not path.parent.is_dir():
+        raise UserError(f"output={path}: expected an .html file or a folder, in an existing folder")
+    return path
+
+
+def _read(table: Table, rows: int, seed: int) -> tuple[Columns, np.ndarray, int]:
+    """Columns of the rows to show, their unit vectors, and how many rows had none."""
+    vector = next((name for name in reversed(VECTORS) if name in table.columns), None)
+    if vector is None:
+        raise UserError(
+            f"{table.path} has no column {' or '.join(reversed(VECTORS))}: expected a table with "
+            "vectors, as .parquet or .npz"
+        )
+    names = [name for name in table.columns if name not in VECTORS]
+    shown = np.zeros(len(table), bool)
+    shown[np.random.default_rng(seed).permutation(len(table))[:rows]] = True
+    parts: list[Columns] = []
+    start = left_out = 0
+    for part in table.parts(*names, vector):
+        wanted = shown[start : start + len(part["file"])]
+        good = wanted & (part["error"] == "") & np.isfinite(part[vector]).all(axis=1)
+        start += len(wanted)
+        left_out += int(wanted.sum() - good.sum())
+        parts.append({name: values[good] for name, values in part.items()})
+    if not parts:
+        raise UserError(f"{table.path} has no rows")
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    directions = columns.pop(vector).astype(np.float32, copy=False)
+    directions /= np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1e-12)
+    return columns, directions, left_out
+
+
+def _kept(
+    page: pathlib.Path, directions: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Positions on the map [N, 2], cosines and rows of neighbors [N, k]: computed once, kept."""
+    path = page.with_suffix(".map.npz") if page.suffix == ".html" else page / "map.npz"
+    key = hashlib.sha256(directions.tobytes() + bytes([1, seed % 256, NEIGHBORS])).hexdigest()
+    names = ("positions", "cosines", "neighbors")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if str(archive["key"]) == key:
+                return tuple(archive[name] for name in names)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        pass  # none yet, or none of ours: it is written again
+    k = min(NEIGHBORS, len(directions) - 1)
+    near = np.zeros((len(directions), 0)), np.zeros((len(directions), 0), np.int64)
+    found = project(directions, seed=seed), *(nearest(directions, k) if k else near)
+    with files.replacing(path) as file:
+        arrays = dict(zip(names, found, strict=True))
+        np.savez_compressed(file, allow_pickle=False, key=np.array(key), **arrays)
+    return found
+
+
+def project(directions: np.ndarray, *, seed: int = 0) -> np.ndarray:
+    """A map of unit vectors [N, d]: int [N, 2] from 0 to 9999, by PCA and then t-SNE.
+
+    t-SNE sees up to 10,000 rows, drawn at random. Any others lie at the weighted mean of their
+    three nearest among these, nearest in the space of 50 principal components.
+    """
+    if not np.ptp(directions, axis=0).any():
+        return np.zeros((len(directions), 2), np.int32)
+    rows = np.random.default_rng(seed).permutation(len(directions))
+    placed, others = rows[:_LANDMARKS], rows[_LANDMARKS:]
+    pca = PCA(min(50, len(placed), directions.shape[1]), random_state=seed).fit(directions[placed])
+    flat = pca.transform(directions[placed])
+    spread = len(np.unique(flat.round(6), axis=0))
+    positions = np.zeros((len(directions), 2))
+    if spread > 8:  # fewer points have no neighborhoods
+        tsne = TSNE(
+            perplexity=min(30.0, (len(placed) - 1) / 3),
+            init="pca" if flat.shape[1] > 1 else "random",
+            random_state=seed,
+            n_jobs=cores.available(),
+        )
+        positions[placed] = tsne.fit_transform(flat)
+    else:
+        positions[placed, : min(2, flat.shape[1])] = flat[:, :2]
+    if len(others):
+        index = NearestNeighbors(n_neighbors=3).fit(flat)
+        for start in range(0, len(others), _LANDMARKS):
+            part = others[start : start + _LANDMARKS]
+            distances, near = index.kneighbors(pca.transform(directions[part]))
+            weights = 1 / np.maximum(distances, 1e-6)[:, :, None]
+            positions[part] = (positions[placed[near]] * weights).sum(1) / weights.sum(1)
+    positions -= positions.min(axis=0)
+    return np.round(positions * (9999 / max(positions.max(), 1e-12))).astype(np.int32)
+
+
+def _groups(kept: np.ndarray) -> list[list[int]]:
+    """Rows of each group of duplicates, the one that is kept first, the largest group first."""
+    members: dict[int, list[int]] = {}
+    for row in np.flatnonzero(np.bincount(kept, minlength=len(kept))[kept] > 1).tolist():
+        members.setdefault(int(kept[row]), []).append(row)
+    groups = [[root, *(row for row in rows if row != root)] for root, rows in members.items()]
+    return sorted(groups, key=lambda group: (-len(group), group[0]))
+
+
+def _values(columns: Columns) -> dict[str, Any]:
+    """Names and scores as JSON holds them: numbers that are not finite are null."""
+    scores = {
+        name: [float(f"{x:.7g}") if np.isfinite(x) else None for x in values.tolist()]
+        for name, values in columns.items()
+        if name not in (*TEXTS, "accept")
+    }
+    texts = [columns[name] for name in ("label", "class") if name in columns]
+    classes = sorted(set(itertools.chain.from_iterable(texts)) - {""}, key=_natural)
+    number = {name: place for place, name in enumerate(classes)} | {"": -1}
+    values: dict[str, Any] = {"file": columns["file"].tolist(), "scores": scores}
+    values["classes"] = classes
+    for name in ("label", "class"):
+        values[name] = [number[text] for text in columns[name]] if name in columns else None
+    confidence, accept = columns.get("confidence"), columns.get("accept")
+    values["alpha"] = 0.05
+    if confidence is not None and accept is not None and len(confidence):
+        # Rejected is what has at most alpha: 0.05 if that explains the table, else what does.
+        highest = confidence[~accept].max(initial=0)
+        if not highest <= np.float32(0.05) < confidence[accept].min(initial=1):
+            values["alpha"] = float(f"{highest:.7g}")
+    return values
+
+
+def _natural(name: str) -> tuple[bool, int, str]:
+    """Sorts numbers as such, before words."""
+    digits = name.isascii() and name.isdigit() and len(name) < 19
+    return not digits, int(name) if digits else 0, name
+
+
+class _Pictures:
+    """Thumbnails of rows, in order: of files, or of images of a data set.
+
+    Attributes:
+        missing: How many of those that were asked for have no picture.
+    """
+
+    def __init__(
+        self, names: Sequence[str], data: str, data_dir: str | os.PathLike[str], max_pixels: int
+    ) -> None:
+        self.missing = 0
+        self._names, self._max_pixels = names, max_pixels
+        self._data, self._data_dir = data, data_dir
+        self._sources: dict[str, Source] = {}
+        if data:  # a mistake in its name shows before anything is written
+            for split in dict.fromkeys(filter(None, (_parse(name)[1] for name in names))):
+                self._sources[split] = self._open(split)
+
+    def sources(self) -> str:
+        """The name of a data set that rows without a file are of, or ""."""
+        return next(filter(None, (_parse(name)[0] for name in self._names)), "")
+
+    def encoded(self, limit: int) -> Iterator[bytes | None]:
+        """A WebP file of at most `limit` bytes for each row; None where there is no picture."""
+        with Progress(len(self._names), unit="image", description="thumbnails", brief=True) as bar:
+            for start in range(0, len(self._names), _CHUNK):
+                part = self._encode(self._names[start : start + _CHUNK], limit)
+                bar.update(len(part))
+                yield from part
+
+    def _encode(self, names: Sequence[str], limit: int) -> list[bytes | None]:
+        pixels, result = self._from_sources(names), list[bytes | None]([None] * len(names))
+
+        def encode(place: int) -> None:
+            found = pixels[place] if place in pixels else self._read(names[place])
+            result[place] = _encode(found, limit)
+
+        self.missing += len(run_all(encode, len(names)))
+        return result
+
+    def _read(self, name: str) -> np.ndarray:
+        path = os.path.expanduser(name)
+        with open_image(path, max_pixels=self._max_pixels) as image:
+            side = min(*image.size, _SIDE)
+        return read_image(path, side, max_pixels=self._max_pixels)
+
+    def _from_sources(self, names: Sequence[str]) -> dict[int, np.ndarray]:
+        """Pixels by place of those rows that are images of `data`."""
+        found: dict[int, np.ndarray] = {}
+        parsed = [(place, *_parse(name)[1:]) for place, name in enumerate(names)]
+        for split, source in self._sources.items():
+            mine = [
+                (place, index)
+                for place, own, index in parsed
+                if own == split and index < source.size and source.file(index) == names[place]
+            ]
+            if mine:
+                pixels = source.take(np.array([index for _, index in mine]))
+                found |= {place: each for (place, _), each in zip(mine, pixels, strict=True)}
+        return found
+
+    def _open(self, split: str) -> Source:
+        """The source at its own size, or at that of a thumbnail if it is larger."""
+
+        def load(size: int) -> Source:
+            return load_source(
+                *(self._data, split),
+                data_dir=self._data_dir,
+                image_size=size,
+                max_pixels=self._max_pixels,
+            )
+
+        source = load(32)
+        size = max(8, min(source.native_size or _SIDE, _SIDE))
+        return source if size == 32 else load(size)
+
+
+def _parse(name: str) -> tuple[str, str, int]:
+    """`cifar10/test:7` as source, split and index; empty for anything else."""
+    start, _, index = name.rpartition(":")
+    source, _, split = start.rpartition("/")
+    number = index.isascii() and index.isdigit() and len(index) < 19
+    return (source, split, int(index)) if source and split and number else ("", "", -1)
+
+
+def _encode(pixels: np.ndarray, limit: int) -> bytes:
+    """A picture as WebP, of lower quality or smaller where it would take more bytes."""
+    image = Image.fromarray(pixels)
+    for side, quality in ((_SIDE, 82), (_SIDE, 60), (64, 60), (48, 50), (32, 40), (16, 20)):
+        if image.width > side:
+            image = image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
+        file = io.BytesIO()
+        image.save(file, format="WEBP", quality=max(quality, 90 - image.width // 4))
+        if file.tell() <= limit:
+            break
+    return file.getvalue()
+
+
+def _write_one(
+    page: pathlib.Path, values: dict[str, Any], lead: list[str], pictures: _Pictures
+) -> None:
+    frame = len(_render(values, lead, pictures, []).encode())
+    room = (PAGE_BYTES - 10_000 - frame) // values["rows"] * 3 // 4 - 6
+    if room < 400:
+        raise UserError(
+            f"output={page}: the names of its {values['rows']:,} images take {frame / 1e6:.0f} MB, "
+            f"which leaves no room for pictures: name a folder"
+        )
+    encoded = pictures.encoded(min(room, _THUMBNAIL_BYTES))
+    thumbnails = [
+        None if each is None else base64.b64encode(each).decode("ascii") for each in encoded
+    ]
+    files.write_text(page, _render(values, lead, pictures, thumbnails))
+
+
+def _write_folder(
+    folder: pathlib.Path, values: dict[str, Any], lead: list[str], pictures: _Pictures
+) -> None:
+    with files.scratch(folder) as place:
+        there: list[int] = []
+        for row, content in enumerate(pictures.encoded(_THUMBNAIL_BYTES)):
+            there.append(int(content is not None))
+            if content is not None:
+                path = place / "thumbnails" / f"{row // 1000:03}" / f"{row:06}.webp"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        (place / "thumbnails").mkdir(exist_ok=True)
+        shutil.rmtree(folder / "thumbnails", ignore_errors=True)
+        (place / "thumbnails").replace(folder / "thumbnails")
+    files.write_text(folder / "index.html", _render(values, lead, pictures, there))
+
+
+def _render(
+    values: dict[str, Any],
+    lead: Sequence[str],
+    pictures: _Pictures,
+    thumbnails: Sequence[str | int | None],
+) -> str:
+    missing = [f"{pictures.missing:,} without a picture"] if pictures.missing else []
+    return pages.render(
+        "explore.html.j2",
+        title=values["table"],
+        lead="; ".join([*lead, *missing]),
+        values=values,
+        thumbnails=thumbnails,
+    )
