@@ -49,7 +49,14 @@ def clean(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         cell.metadata = {}
         if cell.cell_type != "code":
             continue
-        kept = [output for output in cell.outputs if output.get("name") != "stderr"]
+        kept: list[nbformat.NotebookNode] = []
+        for output in cell.outputs:
+            if output.get("name") == "stderr":
+                continue
+            if kept and output.output_type == kept[-1].output_type == "stream":
+                kept[-1].text += output.text  # lines that arrived one by one
+            else:
+                kept.append(output)
         for output in kept:
             output.pop("metadata", None)
             if output.output_type != "stream":
