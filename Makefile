@@ -1,23 +1,24 @@
-# Two commands do everything: `make demo` and `make test`. Both set up .venv first, once.
-# The first of these that is at least 3.11; make PYTHON=/path/to/python takes another.
+# Two commands show and check everything: `make demo` and `make test`. Both set up .venv first, once.
+# The first Python of this list that is at least 3.11; make PYTHON=/path/to/python uses another.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
 
-.PHONY: setup demo test test-all bench lint resolve audit format clean help
+.PHONY: setup demo test test-all bench docs lint resolve audit format clean help
 
 help:
 	@echo "make demo    train on the embedded digits, evaluate, export; show the shipped encoder"
 	@echo "make test    run the tests"
-	@echo "make test-all  run also the slow ones: kills, lost workers, full disks (30 minutes more)"
+	@echo "make test-all  also run the slow tests: kills, lost workers, full disks (30 minutes more)"
 	@echo "make bench   measure side by side with PyTorch and others (50 minutes; installs PyTorch)"
 	@echo "             make bench BENCH=--sections=pipeline,limit measures a part"
+	@echo "make docs    build the documentation as a site that opens from disk: site/index.html"
 	@echo "make setup   create $(VENV) and install tfvmf in it (the others do it for you)"
 	@echo "make lint    ruff, mypy, import-linter"
-	@echo "make resolve can the requirements be met on Python 3.11, 3.12 and 3.13? Installs nothing"
-	@echo "make audit   are vulnerabilities known of what is installed? Asks PyPI"
+	@echo "make resolve check that the requirements resolve on Python 3.11, 3.12 and 3.13; installs nothing"
+	@echo "make audit   look up known vulnerabilities of the installed packages; asks PyPI"
 	@echo "make format  ruff format, and its automatic fixes"
 	@echo "make clean   remove $(VENV) and caches (runs/ stays)"
 
@@ -45,11 +46,21 @@ test: setup
 test-all: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# PyTorch is the opponent, not a dependency.
+# PyTorch is what we compare with, not a dependency.
 $(VENV)/.installed-bench: $(VENV)/.installed
 	@echo "installing PyTorch into $(VENV) (once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	@touch $@
+
+# What builds the site: nothing else needs it.
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "installing MkDocs into $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	@touch $@
+
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "site: site/index.html"
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.bench $(BENCH)
@@ -74,4 +85,4 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,10 +1,14 @@
 """Installs tfvmf: image embeddings on the sphere that know how sure they are."""
 
 import pathlib
+import re
 
 import setuptools
 
 HERE = pathlib.Path(__file__).parent
+# The version is in one place, which is read and not imported: its requirements come only now.
+INIT = (HERE / "tfvmf" / "__init__.py").read_text(encoding="utf-8")
+VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE)[1]
 
 RAY = ["ray[data]>=2.60,<3"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
@@ -13,16 +17,19 @@ ONNX = ["onnx>=1.19", "onnxruntime>=1.23", "tf2onnx>=1.17"]
 LITERT = ["ai-edge-litert>=2.1"]
 TEST = [
     *(*SERVING, *SELECT, *ONNX, *LITERT),
-    *("mpmath", "openvino>=2026.0", "pytest", "pytest-xdist", "selenium>=4.20"),
+    *("ipykernel", "mpmath", "nbclient", "openvino>=2026.0", "pytest", "pytest-xdist"),
+    "selenium>=4.20",
 ]
 DEV = [*TEST, "import-linter", "mypy", "ruff"]
 
 setuptools.setup(
     name="tfvmf",
-    version="0.1.0",
+    version=VERSION,
     description="Probabilistic contrastive learning with explicit concentration on the hypersphere",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
     packages=setuptools.find_packages(include=["tfvmf", "tfvmf.*"]),  # with tfvmf/configs
     package_data={
         "tfvmf": [
@@ -54,6 +61,7 @@ setuptools.setup(
     extras_require={
         "test": TEST,
         "dev": DEV,
+        "docs": ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"],  # for `make docs`
         "serving": SERVING,
         "select": SELECT,
         "onnx": ONNX,
@@ -61,6 +69,6 @@ setuptools.setup(
         "corruptions": ["imagecorruptions"],
         "hub": ["keras-hub>=0.32,<0.33"],
         "ray": RAY,
-        "bench": ["torch==2.13.0"],  # the opponent of `make bench`
+        "bench": ["torch==2.13.0"],  # what `make bench` compares with
     },
 )

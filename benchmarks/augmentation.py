@@ -1,9 +1,9 @@
-"""Views a second of the augmentation: at its defaults, and each operation alone.
+"""Views per second of the augmentation: at its defaults, and each operation alone.
 
     .venv/bin/python benchmarks/augmentation.py [--batch=256] [--image_size=32] [--repeats=30]
 
 Two views of a batch of uint8 images are made in one graph, as in training, seeds included. On 2
-cores shared with other jobs the defaults made 22,000 views a second at best, 7,000 at worst.
+cores shared with other jobs the defaults made 22,000 views per second at best, 7,000 at worst.
 """
 
 import statistics

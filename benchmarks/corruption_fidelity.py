@@ -1,4 +1,4 @@
-"""Lays the generated corruptions beside the figures of the published CIFAR-10-C program.
+"""Compares the generated corruptions with figures of the published CIFAR-10-C program.
 
     python benchmarks/corruption_fidelity.py --reference=DIR --data_dir=DIR
 

@@ -2,9 +2,9 @@
 
     python benchmarks/corruption_speed.py
 
-Prints images a second for each corruption over the five severities, and the time for 18
+Prints images per second for each corruption over the five severities, and the time for 18
 corruptions x 5 severities x 10,000 images. For comparison: the published program makes about 230
-images a second on one core.
+images per second on one core.
 """
 
 import os
@@ -16,7 +16,7 @@ from absl import app, flags
 
 from tfvmf.data import corruptions
 
-_IMAGES = flags.DEFINE_integer("images", 2000, "How many images a corruption and severity.")
+_IMAGES = flags.DEFINE_integer("images", 2000, "Images per corruption and severity.")
 _SIDE = flags.DEFINE_integer("side", 32, "Side of the images in pixels.")
 
 _SUITE_IMAGES = 10_000

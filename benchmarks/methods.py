@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains every self-supervised method alike and lays the results beside each other.
+"""Trains all self-supervised methods with the same settings and prints a table.
 
   .venv/bin/python benchmarks/methods.py
   .venv/bin/python benchmarks/methods.py --config=cifar10_cpu_resnet --methods=byol_vmf \

@@ -2,7 +2,7 @@
 
     tfvmf train --config=cifar10 --strategy=mirrored --data_dir=DIR
 
-Not run here: it wants GPUs. The paper reports a mean Spearman correlation of -0.883 over 18
+Not run here: it needs GPUs. The paper reports a mean Spearman correlation of -0.883 over 18
 corruptions, and a k-NN accuracy around 0.86.
 """
 

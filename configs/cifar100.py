@@ -2,7 +2,7 @@
 
     tfvmf train --config=cifar100 --strategy=mirrored --data_dir=DIR
 
-Not run here: it wants GPUs.
+Not run here: it needs GPUs.
 """
 
 import ml_collections

@@ -2,7 +2,7 @@
 
     tfvmf train --config=cifar10_cpu_resnet --data_dir=DIR
 
-45 minutes on 2 CPU cores that do 320 image pairs a second, 65 on slower ones (215). Reached a k-NN
+45 minutes on 2 CPU cores at 320 image pairs per second, 65 on slower ones (215). Reached a k-NN
 accuracy of 0.577 on the 10,000 test images (k = 20; 0.559 at k = 200), and a mean Spearman
 correlation of -0.56 over the 18 corruptions (CIFAR-10-C protocol, generated), with
 `--config.model.one_pass=true`. 8 epochs with a pass for every view, the default: k-NN 0.505, mean

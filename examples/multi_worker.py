@@ -21,7 +21,7 @@ from types import FrameType
 
 
 def cluster(workers: int) -> list[str]:
-    """One TF_CONFIG for each of so many workers on this machine."""
+    """One TF_CONFIG for each worker on this machine."""
     sockets = [socket.create_server(("localhost", 0)) for _ in range(workers)]
     addresses = [f"localhost:{place.getsockname()[1]}" for place in sockets]
     for place in sockets:
@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what every worker runs")
     options = parser.parse_args()
     if options.workers < 1 or not options.command:
-        parser.error("needed are --workers of at least 1 and a command")
+        parser.error("expected --workers of at least 1 and a command")
     options.logs.mkdir(parents=True, exist_ok=True)
     processes = []
     for index, config in enumerate(cluster(options.workers)):

@@ -4,7 +4,7 @@
 
 The first argument is any MODEL: a shipped name, a run, an export or a .keras file. The images are
 300 of CIFAR-10's test split (30 per class, drawn with seed 0; Krizhevsky 2009, from TensorFlow
-Datasets `cifar10:3.0.2`), which lie beside this file; the same, corrupted; and foreign ones: crops
+Datasets `cifar10:3.0.2`), which are beside this file; the same, corrupted; and foreign ones: crops
 of the two photographs (a flower, a temple) and digits that come with scikit-learn, stripes and
 noise. `--write_images=DATA_DIR` draws the 300 again from a prepared TFDS directory.
 """

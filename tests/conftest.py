@@ -26,6 +26,6 @@ def rng():
 
 @pytest.fixture(scope="session")
 def two_replicas():
-    # One for all tests: TensorFlow numbers the collectives of every strategy anew, and a second
+    # One for all tests: TensorFlow numbers the collectives of each strategy from 0, and a second
     # strategy on the same devices would meet the shapes of the first.
     return tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])

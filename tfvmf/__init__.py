@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # TensorFlow reads this once, when it is imported. Without it, oneDNN's kernels are used on newer
 # Intel processors only; with it a train step (ResNet-18, width 16) is 2.3 times as fast on AMD's

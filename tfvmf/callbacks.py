@@ -19,7 +19,7 @@ Labeled = Source | tuple[Any, Any]
 
 
 class _EncoderMonitor(keras.callbacks.Callback):
-    """Measures an encoder at the end of every so many epochs, and adds the values to the logs."""
+    """Measures an encoder after every `every` epochs, and adds the values to the logs."""
 
     def __init__(self, encoder: keras.Model | None, every: int) -> None:
         super().__init__()
@@ -61,8 +61,8 @@ class KappaMonitor(_EncoderMonitor):
     Args:
         images: [N, H, W, 3], uint8 or floating point in [0, 1], or a `tfvmf.data.Source`.
         corruptions: Names of `tfvmf.data.corruptions.ALL_CORRUPTIONS`.
-        severity: Of the corruptions, 1 to 5.
-        max_images: So many of the images, evenly spread.
+        severity: Severity of the corruptions, 1 to 5.
+        max_images: How many of the images to use, evenly spread.
         every: Epochs between two measurements.
         encoder: What is watched; by default the model's `encoder`, or the model itself.
     """
@@ -98,7 +98,7 @@ class KappaMonitor(_EncoderMonitor):
 
 
 class KNNMonitor(_EncoderMonitor):
-    """How many held-out images their nearest neighbors among the features classify right.
+    """Accuracy of k-NN on held-out images, by the features.
 
     Logs `knn_accuracy`, and `direction_std` and `effective_rank`, which fall to 0 and 1 when the
     directions collapse.
@@ -107,8 +107,8 @@ class KNNMonitor(_EncoderMonitor):
         bank: Labeled images that vote: (images, labels), or a `tfvmf.data.Source`.
         queries: Labeled images that are classified, likewise.
         neighbors: k.
-        max_bank: So many images of the bank, evenly spread.
-        max_queries: So many queries, evenly spread.
+        max_bank: How many images of the bank to use, evenly spread.
+        max_queries: How many queries to use, evenly spread.
         every: Epochs between two measurements.
         encoder: What is watched; by default the model's `encoder`, or the model itself.
     """

@@ -31,7 +31,7 @@ SETTINGS: dict[str, Setting] = {
     "name": Setting("default", "the first word of the run directory"),
     "method": Setting("simclr_vmf", "what is trained"),
     "strategy": Setting("default", "how a batch is spread over devices", choices=STRATEGIES),
-    "seed": Setting(0, "of everything that is random", low=0),
+    "seed": Setting(0, "seed of everything that is random", low=0),
     "epochs": Setting(100, "passes over the training images", low=1),
     "minutes": Setting(
         0.0, "choose epochs so that training takes about so long; 0: train for epochs", low=0
@@ -81,7 +81,7 @@ SETTINGS: dict[str, Setting] = {
         parse=parse_backbone,
     ),
     "model.weights": Setting(
-        "", "of applications: and hub:, instead of the trained ones: none, or a .weights.h5 file"
+        "", "for applications: and hub:, instead of trained weights: none, or a .weights.h5 file"
     ),
     # Of a network that is not built in; found by rule where they are empty.
     "model.input_range": Setting("", "pixels that it takes", choices=("", *INPUT_RANGES)),
@@ -108,7 +108,7 @@ SETTINGS: dict[str, Setting] = {
         "l2", "the paper's l2, or vmf: the exact -log C(kappa)", choices=REGULARIZERS
     ),
     "concentration.initial": Setting(
-        0.0, "kappa of an untrained head; 0: what suits the method", low=0
+        0.0, "kappa of an untrained head; 0: the method's default", low=0
     ),
     "concentration.levels": Setting(
         "last", "what the head sees: the features, or all levels of the network", choices=LEVELS
@@ -125,13 +125,13 @@ SETTINGS: dict[str, Setting] = {
         choices=("seeds", "snapshot"),
     ),
     "optimizer.name": Setting(
-        "adam", "turns gradients into steps; muon wants rates of about 0.03", choices=OPTIMIZERS
+        "adam", "turns gradients into steps; muon needs rates of about 0.03", choices=OPTIMIZERS
     ),
     "optimizer.learning_rate": Setting(1e-3, "at its highest, after the warm-up", low=0),
     "optimizer.backbone_rate": Setting(
         1.0, "learning rate of the backbone, as a multiple of that of the heads", low=0
     ),
-    "optimizer.momentum": Setting(0.9, "of sgd and muon", low=0),
+    "optimizer.momentum": Setting(0.9, "momentum of sgd and muon", low=0),
     "optimizer.weight_decay": Setting(1e-6, "decoupled; not on biases and norms", low=0),
     "optimizer.warmup_epochs": Setting(10.0, "in which the learning rate rises", low=0),
     "monitor.every_epochs": Setting(

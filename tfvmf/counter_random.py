@@ -26,8 +26,8 @@ def example_seeds(
     apart (each round is a bijection); between any two calls a collision has probability 2^-64.
 
     Args:
-        seed: of the run. The low 32 bits count; so too for the others.
-        step: of the optimizer, so that every step draws new numbers.
+        seed: The run's seed. Of this and the others, the low 32 bits count.
+        step: The optimizer's step, so that every step draws new numbers.
         positions: [B] integers, the index of each example in the *global* batch.
         view: which view of the example: 0, 1, ...
 
@@ -48,7 +48,7 @@ def uniforms(seeds: tf.Tensor, count: int) -> tf.Tensor:
 
     Args:
         seeds: int32 [B, 2].
-        count: of numbers for each example.
+        count: How many numbers to draw for each example.
 
     Returns:
         float32 [B, count].
@@ -61,7 +61,7 @@ def normals(seeds: tf.Tensor, count: int) -> tf.Tensor:
 
     Args:
         seeds: int32 [B, 2].
-        count: of numbers for each example.
+        count: How many numbers to draw for each example.
 
     Returns:
         float32 [B, count].
@@ -71,7 +71,7 @@ def normals(seeds: tf.Tensor, count: int) -> tf.Tensor:
     # keep the result independent of where a batch was split.
     pairs = math.ceil(count / 2 / _LANES) * _LANES
     # Counter 0 makes a key that `uniforms` never shows. The rest is one round over hashed counters:
-    # `_words` for 3072 numbers an image would take two.
+    # `_words` for 3072 numbers per image would take two.
     key = _words(seeds, np.zeros(1, np.uint32))
     counters = _mix_numpy(np.arange(1, 2 * pairs + 1, dtype=np.uint32))
     unit = _to_unit_interval(_mix(tf.bitwise.bitwise_xor(key, tf.constant(counters))))

@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 
 class Progress:
-    """Counts steps towards a total and shows where it is.
+    """Counts steps toward a total and shows the progress.
 
     Args:
         total: Number of steps.
@@ -28,7 +28,7 @@ class Progress:
         unit: What a step is called.
         description: What is being done.
         rate: Whether to show the number of steps per second.
-        seconds: In a log file, seconds between two lines.
+        seconds: Time between two lines of a log file, in seconds.
         brief: For work that usually takes no time: a bar that appears after 2 seconds and leaves
             nothing behind, on a terminal only; a log file gets no lines.
     """

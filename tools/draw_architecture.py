@@ -114,7 +114,7 @@ def places(edges: Imports) -> dict[str, tuple[float, float]]:
 
 
 def box(axes: Axes, x: float, y: float, text: str, *, width: float = WIDTH, color: str) -> None:
-    """A labelled box around a point."""
+    """A labeled box around a point."""
     axes.add_patch(
         FancyBboxPatch(
             (x - width / 2, y - HEIGHT / 2), width, HEIGHT, zorder=3,

@@ -31,10 +31,10 @@ class Effort:
     """How long is measured.
 
     Attributes:
-        seconds: Rounds go on for so long, ...
-        least: ... but there are at least so many, ...
-        most: ... and at most so many.
-        turn: A turn repeats its candidate until it should take so many seconds.
+        seconds: How long rounds continue, ...
+        least: ... but the least number of rounds, ...
+        most: ... and the greatest.
+        turn: A turn repeats its candidate until it should take this many seconds.
         pause: Seconds before every turn, in which threads of the last one fall asleep.
     """
 

@@ -20,7 +20,7 @@ def rotation(images: Images, severity: int) -> Images:
 
 
 def shear(images: Images, severity: int) -> Images:
-    """Rows pushed sideways by 0.2 ... 1 pixel a row, mirrored at the sides."""
+    """Rows pushed sideways by 0.2 ... 1 pixel per row, mirrored at the sides."""
     rows = np.arange(images.shape[1]) - images.shape[1] / 2
     side = images.shape[2]
     columns = np.arange(side)[None] + np.round(0.2 * severity * rows)[:, None].astype(int)

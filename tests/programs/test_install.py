@@ -12,6 +12,8 @@ import zipfile
 import pytest
 from helpers.commands import ROOT
 
+import tfvmf
+
 TINY = [
     "--config.epochs=1",
     "--config.batch_size=349",
@@ -33,7 +35,7 @@ def wheel(tmp_path_factory):
     place = tmp_path_factory.mktemp("wheel")
     clone = place / "clone"
     clone.mkdir()
-    for name in ("setup.py", "pyproject.toml", "README.md"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
     for name in ("tfvmf", "configs"):
         shutil.copytree(
@@ -50,6 +52,10 @@ def test_the_wheel_holds_the_package_and_its_configs_and_nothing_else(wheel):
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
         (points,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
         assert "tfvmf = tfvmf.programs:main" in archive.read(points).decode()
+        (license,) = (name for name in archive.namelist() if name.endswith("/LICENSE"))
+        assert archive.read(license) == (ROOT / "LICENSE").read_bytes()
+        (facts,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        assert f"\nVersion: {tfvmf.__version__}\n" in archive.read(facts).decode()
         for path in (ROOT / "configs").glob("*.py"):
             assert archive.read(f"tfvmf/configs/{path.name}") == path.read_bytes()
     assert {name.split("/")[0] for name in names} == {"tfvmf"}

@@ -37,7 +37,7 @@ from absl import app, flags
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL: dict[str, Any] = {
     "epochs": 2,
-    "batch_size": 127,  # 11 steps an epoch
+    "batch_size": 127,  # 11 steps per epoch
     "data.image_size": 16,
     "model.backbone": "resnet10",
     "model.width": 8,

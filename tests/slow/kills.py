@@ -53,7 +53,7 @@ _SEED = flags.DEFINE_integer("seed", 0, "of the moments")
 
 
 def start(case: str, workdir: pathlib.Path) -> subprocess.Popen[str]:
-    """Starts a run, or goes on with it."""
+    """Starts a run, or continues it."""
     command = [str(ROOT / "bin" / "train"), f"--workdir={workdir}", *TINY, *CASES[case]]
     return subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=workdir.parent

@@ -62,7 +62,7 @@ class Augmentation(keras.layers.Layer):
         noise_sigma_max: Greatest sigma of Gaussian noise, drawn uniformly from 0 to it. The
             paper's study of further augmentations has 0.25.
         noise_probability: Probability of noise.
-        seed: Of calls that are not given seeds; None draws one.
+        seed: Seed of calls that are not given seeds; None draws one.
         **kwargs: As of every Keras layer (`name`).
     """
 

@@ -65,7 +65,7 @@ class Source(abc.ABC):
         broken: {file: reason} of the files that were left out because they cannot be read.
         divided: whether the split was made here, by a hash, of data that come without one.
         native_size: height and width of the images as they are stored (the shorter side, where
-            they are no squares), or None when they have not all the same.
+            they are not squares), or None when sizes differ.
     """
 
     broken: Mapping[str, str] = {}
@@ -311,7 +311,7 @@ def sample_indices(source: Source, count: int, *, seed: int = 0) -> np.ndarray:
 
 
 def check_classes(where: str, count: int) -> None:
-    """Raises UserError when there are more classes than anybody means."""
+    """Raises UserError when there are implausibly many classes."""
     if count > MAX_CLASSES:
         raise UserError(
             f"{where}: labels for {count:,} classes, and at most {MAX_CLASSES:,} are allowed: "

@@ -19,7 +19,7 @@ _TEXT, _TITLE = 11, 15  # sizes of the font
 
 
 class Picture(NamedTuple):
-    """An image of a sheet: uint8 [side, side, 3], the name of its file and what to say of it.
+    """An image of a sheet: uint8 [side, side, 3], the name of its file and its caption.
 
     It is resampled if it is larger than a tile, and otherwise enlarged by whole pixels: what one
     sees is what the encoder gets.
@@ -31,7 +31,7 @@ class Picture(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Pictures under a heading, row by row, in so many columns."""
+    """Pictures under a heading, row by row, in `columns` columns."""
 
     heading: str
     pictures: Sequence[Picture]

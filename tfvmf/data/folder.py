@@ -1,4 +1,4 @@
-"""Images in a folder of the user's: `folder:/path`."""
+"""Images in a user's folder: `folder:/path`."""
 
 import contextlib
 import hashlib

@@ -74,7 +74,7 @@ _KINDS = {
 
 
 class _Memory:
-    """An amount of memory that threads share: who wants more than is left waits."""
+    """An amount of memory that threads share: whoever needs more than is left waits."""
 
     def __init__(self, total: int) -> None:
         self._total = total

@@ -1,4 +1,4 @@
-"""Images in a NumPy archive of the user's: `npz:/path`."""
+"""Images in a user's NumPy archive: `npz:/path`."""
 
 import contextlib
 import math

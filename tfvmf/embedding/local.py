@@ -53,7 +53,7 @@ class Drift:
     Attributes:
         p_value: Of the two-sample Kolmogorov-Smirnov test. Small: they do not.
         below: The share of images that are not accepted.
-        alpha: The share that is expected in distribution; None if the model does not tell it.
+        alpha: The share that is expected in distribution; None if the model does not say.
     """
 
     p_value: float
@@ -81,7 +81,7 @@ def measure_drift(
     with the uniform distribution.
 
     Args:
-        confidence: Of the images that could be read.
+        confidence: Confidences of the images that could be read.
         accept: Their decisions [N].
         calibration: From the card of the model: `ranks` (m; `images` in old exports, which ranked
             all of these), and `alpha` or `reject_below`.
@@ -125,7 +125,7 @@ def embed(
         model: A run directory, an export, or a `.keras`, `.onnx` or `.tflite` file.
         data: What `tfvmf.data.load_source` takes, or the path of a folder or of one image.
         output: The `.parquet`, `.npz` or `.csv` file.
-        checkpoint: Of a run: `step-110`, `110` or a path; the newest by default.
+        checkpoint: Checkpoint of a run: `step-110`, `110` or a path; the newest by default.
         split: The part of the data.
         data_dir: Where TFDS data sets are prepared.
         download: Download and prepare a TFDS data set that is not there.
@@ -158,7 +158,7 @@ def embed(
                 max_pixels=max_pixels,
             )
         )
-        # An empty batch tells the columns.
+        # An empty batch shows the columns.
         outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
         schema = table.table_schema(outputs, labels=images.labels is not None)
         plan = {
@@ -313,7 +313,7 @@ def _claimed(parts: pathlib.Path, output: pathlib.Path) -> Iterator[None]:
 def image_size(model: EmbeddingModel) -> int:
     """Height and width of the images that a model takes; UserError if it does not tell."""
     if model.card["image_size"] is None:
-        raise UserError(f"{model.path} does not tell the size of its images: expected a run")
+        raise UserError(f"{model.path} does not say the size of its images: expected a run")
     return model.card["image_size"]
 
 

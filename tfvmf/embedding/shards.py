@@ -27,7 +27,7 @@ from tfvmf.settings import MAX_PIXELS
 
 ENGINES = ("local", "ray")
 JOB = "job.json"  # what the files of a directory are of
-# A directory has about so many files, of rows between these bounds.
+# A directory has about this many files, of rows between these bounds.
 FILES, LEAST_ROWS, MOST_ROWS = 4096, 256, 8192
 
 

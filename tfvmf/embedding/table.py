@@ -201,7 +201,7 @@ def to_numpy(block: pa.Table, name: str) -> np.ndarray:
 
 
 def write_table(file: BinaryIO, kind: str, schema: pa.Schema, rows: int, blocks: Blocks) -> None:
-    """Writes a table of so many rows, block by block; `kind` is its ending."""
+    """Writes a table of `rows` rows, block by block; `kind` is its ending."""
     _WRITERS[kind](file, schema, rows, blocks)
 
 

@@ -1,4 +1,4 @@
-"""The paper's printed numbers, to lay beside ours. Its names of rows, ours of data and scores."""
+"""The paper's printed numbers, by its names of rows and our names of data and scores."""
 
 _METHODS = ("Model ensembles (+)", "MC dropout (+)", "MCInfoNCE (-)", "Ours (-)")
 # Of each method's uncertainty with the severity of a corruption: Spearman's correlation by method

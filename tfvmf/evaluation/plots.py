@@ -50,7 +50,7 @@ def save_pixels(pixels: np.ndarray, path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def drawing(path: pathlib.Path, width: float, height: float, **style: Any) -> Iterator[Figure]:
-    """A figure in our style, of so many inches, that is written to `path` in the end."""
+    """A figure in our style, sized in inches, that is written to `path` at the end."""
     with matplotlib.rc_context({**STYLE, **style}):
         figure = Figure(figsize=(width, height))
         yield figure

@@ -51,14 +51,14 @@ class Subject:
             (unit vectors) and `concentration` [B].
         train: Images that others are compared with, labeled for most suites.
         test: Images that are measured.
-        name: In titles.
+        name: What titles call it.
         description: The network in words, for the report.
-        members: Encoders of an ensemble, `encoder` first; () if it is none.
+        members: Encoders of an ensemble, `encoder` first; () for a single encoder.
         probabilistic: Whether the concentration says anything; the main score if it does.
         augmentation: What views are, for the score and the suite `agreement`.
         classifier: From features [B, F] to logits [B, C], if it was trained with labels.
-        predicted_cosine: From kappa [...] to the E[cos] [...] of two views that it stands for;
-            raises a ValueError where it stands for none.
+        predicted_cosine: From kappa to the E[cos] of two views that it stands for; raises a
+            ValueError where it stands for none.
         kappa_note: What a reader of kappa should know, or "".
         judge: Says of images how familiar they are and whether to accept them, if the encoder was
             calibrated: the scores `familiarity` and `confidence`, and the suite `decision`.

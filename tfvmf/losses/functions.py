@@ -401,7 +401,7 @@ def sinkhorn(scores: tf.Tensor, *, epsilon: float = 0.05, iterations: int = 3) -
     Args:
         scores: Cosines [B, K] of the whole batch, over all replicas.
         epsilon: Small values assign hard.
-        iterations: Of scaling columns and rows.
+        iterations: How often columns and rows are scaled.
 
     Returns:
         Codes [B, K], without a gradient.

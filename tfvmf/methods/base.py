@@ -211,7 +211,7 @@ class Method(abc.ABC):
         return names + (["kappa", "kappa_square"] if self.probabilistic else [])
 
     def describe_encoder(self) -> str:
-        """What the encoder is, for people."""
+        """The encoder in words."""
         if self.backbone is not None and not self.backbone.built_in:
             return self.config.model.backbone
         return f"{self.config.model.backbone} of width {self.config.model.width}"
@@ -237,7 +237,7 @@ class Method(abc.ABC):
             self.backbone.keep(workdir / _BACKBONE_FILE)
 
     def predicted_cosine(self, kappa: tf.Tensor) -> tf.Tensor:
-        """The E[cos] [...] of two views that kappa [...] stands for: where the loss is smallest.
+        """The E[cos] of two views at which the loss is smallest for these kappas, of any shape.
 
         Raises:
             ValueError: The run's kappa was not learned from a cosine.
@@ -309,7 +309,7 @@ class Method(abc.ABC):
         """Builds the backbone; what was found by rule is written into the configuration.
 
         Args:
-            spec: In place of `model.backbone`.
+            spec: Replaces `model.backbone`.
             **options: Further ones of `models.load_backbone`.
         """
         config = self.config.model

@@ -24,7 +24,7 @@ class BYOL(SimSiam):
 
     section: ClassVar[str] = "byol"
     settings: ClassVar[dict[str, Setting]] = {
-        "momentum": Setting(0.99, "of the target at the start; it rises to 1", low=0, below=1),
+        "momentum": Setting(0.99, "the target's momentum at first; it rises to 1", low=0, below=1),
         # The method's paper has none, and then takes far more steps until it learns anything.
         "output_norm": Setting(False, "batch norm at the end of the projector"),
     }
@@ -61,7 +61,7 @@ class BYOL(SimSiam):
         return losses.squared_distance(predicted, target)
 
     def after_step(self, context: StepContext) -> None:
-        """Moves the target a little towards the encoder."""
+        """Moves the target a little toward the encoder."""
         keep = self.momentum(context.epoch)
         for target, source in self._averaged:
             distribute.update(target, lambda t, w: keep * t + (1.0 - keep) * w, source)

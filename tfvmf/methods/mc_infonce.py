@@ -15,7 +15,7 @@ class MCInfoNCE(Method):
 
     section: ClassVar[str] = "mc_infonce"
     settings: ClassVar[dict[str, Setting]] = {
-        "temperature": Setting(0.5, "of the softmax over samples", above=0),
+        "temperature": Setting(0.5, "temperature of the softmax over samples", above=0),
         "num_samples": Setting(64, "samples of each distribution", low=1),
         "aggregation": Setting("mean_log", "how samples are joined", choices=AGGREGATIONS),
     }

@@ -13,7 +13,7 @@ class SimCLR(Method):
 
     section: ClassVar[str] = "simclr"
     settings: ClassVar[dict[str, Setting]] = {
-        "temperature": Setting(0.5, "of the softmax over views", above=0)
+        "temperature": Setting(0.5, "temperature of the softmax over views", above=0)
     }
     term_names: ClassVar[tuple[str, ...]] = ("contrastive",)
 

@@ -34,7 +34,7 @@ class SwAV(Method):
     section: ClassVar[str] = "swav"
     settings: ClassVar[dict[str, Setting]] = {
         "num_prototypes": Setting(128, "directions that stand for clusters", low=2),
-        "temperature": Setting(0.1, "of the softmax over prototypes", above=0),
+        "temperature": Setting(0.1, "temperature of the softmax over prototypes", above=0),
         # 0.05 on ImageNet; on small sets that gives nearly equal shares to all prototypes, and the
         # loss stays at log(num_prototypes).
         "sinkhorn_epsilon": Setting(0.02, "small values assign hard", above=0),

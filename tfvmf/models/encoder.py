@@ -61,8 +61,8 @@ def build_encoder(
         dimension: Length d of the mean direction. None: no direction head, the mean direction is
             the backbone's own or its normalized features (for encoders trained with labels).
         hidden: Width of the hidden layers of both heads.
-        hidden_layers: Of the direction head, see `build_direction_head`.
-        output_norm: Of the direction head, see there.
+        hidden_layers: Layers of the direction head, see `build_direction_head`.
+        output_norm: Batch norm at the end of the direction head, see there.
         dropout: Probability of dropping a unit in a named backbone and in the heads (`Dropout`).
         concentration: Whether there is a concentration head. Without one, `concentration` is 1
             for every image: the encoder has no opinion, and its outputs keep their names.
@@ -315,7 +315,7 @@ class Levels(keras.layers.Layer):
     def compute_output_shape(
         self, input_shape: dict[str, tuple[int | None, ...]]
     ) -> tuple[int | None, int]:
-        """One vector a row."""
+        """One vector per row."""
         shapes = list(input_shape.values())
         return (shapes[0][0], 2 * sum(shape[-1] or 0 for shape in shapes))
 

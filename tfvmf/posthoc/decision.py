@@ -68,7 +68,7 @@ class Decision:
             concentration: [N], of calibration images.
             familiarity: [N], or None.
             alpha: See above.
-            seed: Of the division in halves.
+            seed: Seed of the division into halves.
         """
         size = len(concentration)
         if size < _LEAST:

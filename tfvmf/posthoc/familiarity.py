@@ -65,7 +65,7 @@ class Familiarity:
             features: [N, F].
             levels: [N, L], or None.
             bank_size: Number of kernels; by default up to 4,096, and 10 MB with all the rest.
-            seed: Of the choice of images for the bank.
+            seed: Seed of the choice of images for the bank.
         """
         size = len(features)
         if size < _LEAST:

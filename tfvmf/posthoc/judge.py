@@ -48,10 +48,10 @@ class Judge:
     """A familiarity and a decision, of one encoder.
 
     Attributes:
-        familiarity: Of features and levels.
-        decision: Of concentration and familiarity.
+        familiarity: Familiarity of features and levels.
+        decision: Decision from concentration and familiarity.
         step: The step of training at which the encoder was.
-        source: What the calibration images were, for people.
+        source: The calibration images in words.
         images: How many there were.
     """
 
@@ -135,7 +135,7 @@ def make_judge(
     """The judge of an encoder.
 
     Args:
-        config: Of its run.
+        config: Settings of its run.
         method: Holds the encoder.
         calibration: Images that it was neither trained nor is judged on.
         step: See `Judge`.

@@ -60,7 +60,7 @@ class FitKappa(Method):
         "model": Setting("", "what is frozen: a run, a model's file, or cached features"),
         "kind": Setting("run", "what `model` is", choices=KINDS),
         "method": Setting("", "the method that trained it, if it is a run"),
-        "fingerprint": Setting("", "of the file; the run directory keeps a copy of the model"),
+        "fingerprint": Setting("", "hash of the file; the run directory keeps a copy of the model"),
         "trust_model": Setting(
             False, "a SavedModel may contain any operation; never read of a run"
         ),
@@ -137,7 +137,7 @@ class FitKappa(Method):
         return self._head.trainable_variables
 
     def describe_encoder(self) -> str:
-        """What the encoder is, for people."""
+        """The encoder in words."""
         if not self._foreign:
             return super().describe_encoder()
         name = pathlib.Path(self.config.fit_kappa.model).name

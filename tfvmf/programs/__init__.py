@@ -15,7 +15,7 @@ VERBS = {
     "embed": "embed a folder of images, or a data set",
     "select": "choose images of a table: uncertain, foreign, duplicates, diverse, typical, similar",
     "explore": "write a page to look at what embed wrote: map, scores, neighbors, duplicates",
-    "fit-kappa": "fit a concentration head to an encoder that stays as it is",
+    "fit-kappa": "fit a concentration head to a frozen encoder",
     "reproduce": "make a table or figure of the paper",
 }
 

@@ -36,13 +36,13 @@ _SHARED: dict[str, tuple[Any, ...]] = {
     "download": (False, "download and prepare TFDS data sets that are missing"),
     "workdir": ("", "run directory"),
     "output": ("", "file or directory to write"),
-    "checkpoint": ("", "of a run: step-110, 110 or a path; the newest by default"),
+    "checkpoint": ("", "checkpoint of a run: step-110, 110 or a path; the newest by default"),
     "trust_model": (
         False,
         "load a SavedModel even if it may read or write files, use the network or run code",
     ),
-    "seed": (int, "of all that is random", 0),
-    "max_images": (0, "how many test images are measured; 0 for all", 0),
+    "seed": (int, "seed of everything that is random", 0),
+    "max_images": (0, "number of test images to measure; 0 for all", 0),
     "max_pixels": (
         0,
         f"larger images are refused, undecoded; 0 for the run's limit, or {MAX_PIXELS}",
@@ -244,7 +244,7 @@ def _define_config(values: flags.FlagValues, argv: list[str]) -> None:
             near = _settings_called(key) or difflib.get_close_matches(key, list(known), 1, 0.4)
             hint = f"did you mean {_as_flags(near)}?" if near else "see tfvmf/config.py"
             raise UserError(f"--config.{key} is not a setting: {hint}")
-    # Photographs are not digits: they may be mirrored, are larger, and are told by their colors.
+    # Photographs are not digits: they may be mirrored, are larger, and their colors matter.
     photos = any(argument.rpartition("=")[2].startswith("folder:") for argument in argv)
     config_flags.DEFINE_config_file(
         "config",

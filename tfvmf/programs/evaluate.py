@@ -37,14 +37,14 @@ FLAGS: cli.Flags = {
     "data": "labeled data to measure on; what the run is judged on by default",
     "output": "directory of the results; <run>/eval by default, <run>/eval-<data> with DATA",
     "data_dir": "where TFDS finds prepared data sets, if not where the run found them",
-    "max_images": "a sample of so many test images, for a quick look, whose results go to a "
-    "directory of their own; 0 for all",
+    "max_images": "measure a sample of this many test images, for a quick look; its results "
+    "go to a directory of their own; 0 for all",
     **dict.fromkeys(("checkpoint", "download", "max_pixels", "trust_model"), ""),
     "suite": ("all", f"all, or some, separated by commas; {_ASKED}"),
     "score": (
         "",
         "measures of uncertainty, separated by commas, the main one first: "
-        f"{', '.join(evaluation.SCORES)}; what suits the run by default",
+        f"{', '.join(evaluation.SCORES)}; by default what the run has, kappa first",
     ),
     "num_passes": (16, "forward passes of --score=dropout", 2),
     "num_views": (8, "views of --score=agreement and --suite=agreement", 2),

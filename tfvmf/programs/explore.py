@@ -26,7 +26,7 @@ FLAGS: cli.Flags = {
     "with -explore for more than 5,000 images",
     "data": "where the pictures of rows like cifar10/test:7 are: digits, a TFDS name, npz:/path",
     "data_dir": "",
-    "max_images": "show a sample of so many images; 0 for all",
+    "max_images": "show a sample of this many images; 0 for all",
     "max_pixels": f"larger pictures are not decoded; 0 for {MAX_PIXELS}",
     "threshold": (0.95, "smallest cosine of images that count as duplicates"),
 }

@@ -12,7 +12,7 @@
 
 MODEL is a run, a backbone (`applications:NAME`, `hub:PRESET`, a Keras file), a SavedModel, or an
 .npz file with `features` [N, K, F] of K views of each image (and `wide` [N, W, F] of damaged ones,
-if you have them). It stays as it is. Which pixels a backbone takes, and which layers are its
+if you have them). It is not changed. Which pixels a backbone takes, and which layers are its
 features and levels, is found by rule and printed. Without --config, images are augmented as
 photographs. The result is a run directory that evaluates and exports like any other; fitted to an
 .npz file it is a head alone, which `tfvmf export` writes.
@@ -37,16 +37,16 @@ FLAGS: cli.Flags = {
     "data_dir": "where TFDS finds prepared data sets, if not where the run found them",
     "workdir": "run directory; <model>-kappa for a run, runs/<name>-kappa otherwise",
     **dict.fromkeys(("download", "max_pixels", "seed", "trust_model"), ""),
-    "feature_layer": ("", "of a model: the output (of Keras also the layer) that is the features"),
+    "feature_layer": ("", "output of a model (for Keras, also a layer) to use as features"),
     "input_range": (
         "",
-        "of a model: the pixels that it takes: 0..1, -1..1, 0..255, caffe, torch",
+        "pixels that a model takes: 0..1, -1..1, 0..255, caffe, torch",
     ),
     "level_layers": (
         "",
-        "of a model: layers with maps, separated by commas, that the head sees",
+        "layers of a model, with maps, that the head sees; separated by commas",
     ),
-    "weights": ("", "of applications: and hub:, instead of trained ones: none, or a file"),
+    "weights": ("", "weights for applications: and hub:, instead of trained ones: none, or a file"),
     "image_size": (int, "height and width of images; the model's own by default"),
     "levels": (
         "",
@@ -61,12 +61,12 @@ FLAGS: cli.Flags = {
     ),
     "cache_views": (
         int,
-        "embed so many views of each image once, and as many wide ones, 2 by default; 0: new views "
-        "every step",
+        "embed this many views of each image once, and as many wide ones; 2 by default; 0 makes "
+        "new views every step",
         0,
     ),
-    "epochs": (int, "passes over the images; enough for 1,500 steps", 1),
-    "learning_rate": (float, "of Adam; 1e-3", 0),
+    "epochs": (int, "passes over the images; by default enough for 1,500 steps", 1),
+    "learning_rate": (float, "learning rate of Adam; 1e-3 by default", 0),
 }
 
 

@@ -1,4 +1,4 @@
-"""Makes a table or figure of the paper, from nothing or from what is there already.
+"""Makes a table or figure of the paper; runs that exist already are reused.
 
   tfvmf reproduce table3 --budget=digits
   tfvmf reproduce table1 --budget=cpu --data_dir=DIR --dry_run
@@ -11,7 +11,7 @@ training), and all of them, which share their runs. Budgets: digits (minutes, ne
 (hours, CIFAR-10), paper (its settings, needs a GPU).
 
 Prints the plan first: which runs it needs, and how long each will take. Stopped and started again,
-it continues from where it was. Writes Markdown, CSV, LaTeX and a picture of each experiment.
+it continues where it stopped. Writes Markdown, CSV, LaTeX and a picture of each experiment.
 """
 
 import textwrap
@@ -25,16 +25,16 @@ ARGUMENTS = ("experiment",)
 REQUIRED = ("experiment",)
 FLAGS: cli.Flags = {
     **dict.fromkeys(("data_dir", "download", "max_pixels"), ""),
-    "max_images": "how many test images are measured; 0 for the budget's number",
+    "max_images": "number of test images to measure; 0 for the budget's number",
     "workdir": "where runs and outputs are kept; runs/reproduce/<budget> by default",
-    "seed": "of all runs; 0 by default",
+    "seed": "seed of all runs; 0 by default",
     "experiment": ("", f"one of {', '.join(EXPERIMENTS)}, or all", [*EXPERIMENTS, "all"]),
     "budget": ("digits", f"how much to spend: {', '.join(BUDGETS)}", [*BUDGETS]),
     "dry_run": (False, "print the plan, and stop"),
-    "seeds": (1, "repeat with so many seeds; gives mean and standard deviation", 1),
+    "seeds": (1, "number of seeds; several give mean and standard deviation", 1),
     "results": (
         "",
-        "directory of measured results: those of the same settings count, new ones are added",
+        "directory of measured results: those of the same settings are reused, new ones are added",
     ),
     "strategy": (
         "default",

@@ -35,7 +35,7 @@ FLAGS: cli.Flags = {
     "table": ("", "a .parquet, .npz or .csv file, or a directory of .parquet files; required"),
     "by": ("", "a strategy, or several with weights, like diverse:1,uncertain:0.5"),
     "like": ("", "instead of --by: the nearest to a file of the table, or to the picture"),
-    "count": (0, "how many images; of duplicates, at most so many", 0),
+    "count": (0, "how many images; of duplicates, at most this many", 0),
     "threshold": (float, "a cosine, for --like, duplicates, diverse and typical"),
     "reference": ("", "a table of in-distribution images: fits familiarity and a decision to it"),
     "exclude": ("", "CSV files of earlier selections, separated by commas: not chosen again"),

@@ -1,4 +1,4 @@
-"""Trains an encoder without labels; started again in the same directory, it continues from there.
+"""Trains an encoder without labels; started again in the same directory, it continues.
 
   tfvmf train
   tfvmf train --method=simclr_vmf --strategy=mirrored
@@ -36,13 +36,13 @@ FLAGS: cli.Flags = {
     "strategy": ("", "default, mirrored or multi_worker (overrides config.strategy)"),
     "strict": (False, "do not train if any file is broken; otherwise up to 1 % are left out"),
     "force_config": (False, "continue in a directory whose run had other settings"),
-    "logical_devices": (0, "with --strategy=mirrored: split the CPU into so many devices", 0),
+    "logical_devices": (0, "with --strategy=mirrored: split the CPU into this many devices", 0),
     "peer_timeout": (
         300.0,
         "with --strategy=multi_worker: seconds to wait at the start for the other workers",
         1.0,
     ),
-    "ensemble": (int, "train so many members into one run directory", 2),
+    "ensemble": (int, "train this many members into one run directory", 2),
     "ensemble_kind": (
         "",
         "members are runs of other seeds, or the ends of the cycles of one run (snapshot)",

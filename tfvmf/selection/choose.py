@@ -39,11 +39,11 @@ class Selection:
 
     Attributes:
         columns: `file`; `score`, by which the rows are in order; those of `concentration`,
-            `familiarity`, `confidence` and `accept` that are known; `reason`, for people; `group`,
+            `familiarity`, `confidence` and `accept` that are known; `reason`, in words; `group`,
             the number of a group of duplicates, or "".
         rows: The rows in the table [M].
         of: How many rows could have been chosen.
-        notes: Lines for people: what was left out, recall, groups.
+        notes: Lines to print: what was left out, recall, groups.
     """
 
     columns: dict[str, np.ndarray]
@@ -106,7 +106,7 @@ def select(
             sum is of ranks from 0 to 1, and of the distance to the nearest choice in units of the
             mean distance of two images.
         like: Instead of `by`: a file of the table, or with `model` any picture; its nearest.
-        count: How many; 0 for all that the threshold gives. For `duplicates` at most so many.
+        count: How many; 0 for all that the threshold gives. For `duplicates` at most this many.
         threshold: A cosine: the least of a duplicate or neighbor, the least mean of a typical
             image; `diverse` stops when each image has such a cosine to a choice.
         reference: A table of in-distribution images, embedded by the same model: familiarity and
@@ -363,7 +363,7 @@ def _ranked(pool: _Pool, values: np.ndarray, text: str, *, lowest: bool = False)
 def _duplicates(pool: _Pool, count: int, threshold: float | None, notes: list[str]) -> _Found:
     directions, sure = pool.directions, pool.certainty
     cosines, near = strategies.nearest_more_certain(directions, sure)
-    # A count alone: the cosine that so many rows have to a more certain one.
+    # A count alone: the cosine that this many rows have to a more certain one.
     least = (
         float(np.sort(cosines)[-min(count, max(len(sure) - 1, 1))])
         if threshold is None

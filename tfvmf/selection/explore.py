@@ -74,7 +74,7 @@ def explore(
             with `.html`, or `-explore` for more. What took long to compute is kept beside it.
         data: Where the pictures of rows like `cifar10/test:7` are, as `load_source` takes it.
         data_dir: Where TFDS data sets are prepared.
-        max_images: A seeded sample of so many rows; 0 for all.
+        max_images: A seeded sample of this many rows; 0 for all.
         threshold: Smallest cosine of images that count as duplicates.
         max_pixels: A larger picture is not decoded.
         seed: Of the sample and of the map.

@@ -5,7 +5,7 @@ batch is broken, and a graph cannot catch errors. A tf.data pipeline inside the 
 fails is left out, and what is missing afterwards has a position.
 
 Orientation: TensorFlow's JPEG decoder does not look at EXIF, and training does. Without it, a
-served model would see the pictures of many phones lying on their side.
+served model would see the pictures of many phones rotated by 90 degrees.
 
 Resizing: a bicubic, anti-aliased resize is linear and separable. Images are multiplied by one
 matrix per side and rounded to whole gray levels after each, as in Pillow. TensorFlow's own resize
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 # More could take a server's memory with a few bytes of request.
 MAX_PNG_PIXELS, MAX_JPEG_PIXELS = 2**24, 2**26
-MAX_SCANS = 32  # of a JPEG of so many pixels; each is a pass over them, and encoders write up to 18
+MAX_SCANS = 32  # of a JPEG of this size; each is a pass over its pixels; encoders write up to 18
 
 _FINE, _UNKNOWN, _LARGE, _SLOW, _BROKEN = range(5)
 _MESSAGES = (

@@ -63,7 +63,7 @@ class Checkpoints:
         self._state = tf.train.Checkpoint(optimizer=optimizer, **method.models)
 
     def restore(self) -> int:
-        """Restores the newest checkpoint, if there is one; returns the step to go on from.
+        """Restores the newest checkpoint, if there is one; returns the step to continue from.
 
         A damaged one is reported, and the one before it is taken.
         """

@@ -48,7 +48,7 @@ class Contrastive(keras.Model):
         augmentation: How views are made; by default `Augmentation` at the encoder's image size.
         settings: Settings by their dotted names, such as {"simclr.temperature": 0.2}.
         num_classes: Number of classes, for a method that needs labels.
-        seed: Of views, dropout and the weights that the method adds to the encoder.
+        seed: Seed of views, dropout and the weights that the method adds to the encoder.
         **kwargs: As of every Keras model (`name`).
 
     `encoder` and the other models that the method trains are attributes.

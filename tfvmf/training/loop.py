@@ -133,7 +133,7 @@ def train_run(
         deterministic: Switch TensorFlow's op determinism on, for good in this process: the same
             call gives the same bits, interrupted or not.
         strict: Refuse to train if any file cannot be read (`check_broken`).
-        command: With `config.minutes`, says how to train for so many epochs, to be printed.
+        command: With `config.minutes`, the command that trains for a number of epochs, to print.
         initialize: Gives a new method other weights than random ones; a run that is resumed has
             its own.
         make_inputs: What the configuration is trained on.
@@ -298,7 +298,7 @@ class Plan:
         return self.total_steps // self.cycles
 
     def is_due(self, step: int, every: int) -> bool:
-        """Whether something that happens every so many steps, and at the end, happens now."""
+        """Whether something that happens every few steps, and at the end, happens now."""
         return every > 0 and (step % every == 0 or step == self.total_steps)
 
 

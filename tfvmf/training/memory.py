@@ -1,4 +1,4 @@
-"""How much memory a run will need at least, told before any of it is taken."""
+"""How much memory a run will need at least, estimated before any of it is allocated."""
 
 import contextlib
 import importlib

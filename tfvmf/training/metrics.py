@@ -1,4 +1,4 @@
-"""What a run tells: JSON lines for programs, events for TensorBoard, words for people."""
+"""What a run reports: JSON lines, events for TensorBoard, and lines in the terminal."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ class MetricsWriter:
             self._events = tf.summary.create_file_writer(str(directory / "tensorboard"))
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Writes one line and one event a value."""
+        """Writes one line, and one event per value."""
         with self._writing():
             self._file.write(json.dumps({"step": step, **values}) + "\n")
             self._file.flush()
@@ -101,7 +101,7 @@ def describe(
 
 
 def summary(values: dict[str, float], term_names: tuple[str, ...]) -> str:
-    """The values that people watch, on one line; a narrow terminal cuts off its end."""
+    """The most important values, on one line; a narrow terminal cuts off its end."""
     shown = {
         "loss": "loss {loss:.3f}",
         "kappa": "kappa {kappa:.2f}±{kappa_std:.2f}",

@@ -64,13 +64,13 @@ def spread(directions: np.ndarray) -> dict[str, float]:
 
 
 def collapse_warning(values: dict[str, float]) -> str:
-    """What to tell people of directions that have collapsed; empty if they have not."""
+    """A warning about directions that have collapsed; empty if they have not."""
     deviation, rank = values["direction_std"], values["effective_rank"]
     if deviation >= COLLAPSED_STD and rank >= COLLAPSED_RANK:
         return ""
     return (
         f"warning: the directions have collapsed (spread {deviation:.2f} of 1, effective rank "
-        f"{rank:.1f}): what is trained from here tells images no longer apart. Lower "
+        f"{rank:.1f}): training from here no longer tells images apart. Lower "
         "--config.optimizer.learning_rate or --config.concentration.align_weight"
     )
 

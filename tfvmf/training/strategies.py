@@ -77,7 +77,7 @@ def make_strategy(
     Args:
         name: `default` (one device), `mirrored` (all devices of this machine) or `multi_worker`
             (all machines that the environment variable TF_CONFIG names).
-        logical_devices: With `mirrored`, splits the CPU into so many devices, to try on one
+        logical_devices: With `mirrored`, splits the CPU into this many devices, to try on one
             machine what several would compute; 0 takes the devices as they are.
         facts: With `multi_worker`, what must be the same on all workers (`run_facts`).
         peer_timeout: With `multi_worker`, how many seconds to wait for the other workers.
@@ -228,7 +228,7 @@ def _few(names: Iterable[str], separator: str = ", ") -> str:
 
 
 def meet(cluster: Cluster, facts: dict[str, Any], *, timeout: float) -> None:
-    """Waits until all workers are there; refuses to go on unless all tell the same facts.
+    """Waits until all workers are there; refuses to continue unless all report the same facts.
 
     Before TensorFlow's servers start, on the same ports: so a port in use is found on its own
     host, a missing worker or a firewall on all others (each reaches each, as they will need to),
@@ -342,7 +342,7 @@ def agree_to_stop(strategy: tf.distribute.Strategy, signum: int, step: int, *, e
     """The signal that all workers obey after this step, 0 for none.
 
     Whatever signal a process got, it may not stop alone: the others would wait for it. Several
-    workers ask each other every so many steps only, since the answer has to be waited for.
+    workers ask each other only every few steps, since the answer has to be waited for.
     """
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return signum

@@ -14,7 +14,7 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
     """p(x; mu, kappa) = C_d(kappa) exp(kappa mu.x) on the unit sphere of R^d, for any d >= 2.
 
     What differs from the parent: gradients are right at every dimension and concentration, also at
-    kappa = 0, and samples are fully reparameterised. The parent's (which calls itself
+    kappa = 0, and samples are fully reparameterized. The parent's (which calls itself
     NOT_REPARAMETERIZED above d = 3) differentiate the proposal of a rejection step but not the
     rejection, 4 % low in kappa at d = 8, and in mu a reflection: 0 at mu = e_1 instead of A_d.
 

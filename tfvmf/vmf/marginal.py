@@ -10,7 +10,7 @@ held fixed,
 and w = (d cos theta / d kappa) / sin(theta)^2 is positive, bounded and smooth up to both poles.
 
 The table has 40 panels over the 20 standard deviations that carry mass, with 6 Gauss-Legendre nodes
-in each: 17 kB a kappa while it is in use. Measured for d = 2..8192 and kappa = 0..1e7: F(theta) is
+in each: 17 kB per kappa while in use. Measured for d = 2..8192 and kappa = 0..1e7: F(theta) is
 u to 2e-9, and w is right to 5e-6 relative for u in [1e-4, 1 - 1e-4].
 """
 
@@ -24,7 +24,7 @@ _PANELS = 40
 _NODES = 6
 _NEWTON_STEPS = 3
 
-# Reach of the table in standard deviations at the mode. Towards theta = 0 the density falls faster
+# Reach of the table in standard deviations at the mode. Toward theta = 0 the density falls faster
 # than a Gaussian; away from it more slowly: like exp(-x^2/4) in these units at d = 3.
 _REACH_LEFT, _REACH_RIGHT = 8.5, 12.0
 
@@ -48,7 +48,7 @@ class Angles(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """One row a kappa: where its panels are, and for each panel the numbers a draw needs."""
+    """One row per kappa: where its panels are, and for each panel the numbers a draw needs."""
 
     low: tf.Tensor  # [K, 1], left edge of the first panel
     high: tf.Tensor  # [K, 1], right edge of the last

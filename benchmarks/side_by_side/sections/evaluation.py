@@ -10,7 +10,7 @@ _MAKER = "benchmarks.side_by_side.tfvmf_scores"
 
 
 def measure(bench: Bench) -> list[Row]:
-    """Images a second.
+    """Images per second.
 
     The published generator is not here: its rate is a number that was measured once, on one core of
     another machine.

@@ -18,7 +18,7 @@ from benchmarks.side_by_side.table import Row
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One measured size: its place on the axis, seconds a step, peak memory in MiB."""
+    """One measured size: its place on the axis, seconds per step, peak memory in MiB."""
 
     value: str
     seconds: float
@@ -72,7 +72,7 @@ def measure(bench: Bench) -> list[Row]:
                 what=span,
                 ours=1000 * last.seconds,
                 theirs=1000 * first.seconds,
-                unit="ms a step",
+                unit="ms per step",
                 ratio=last.seconds / first.seconds,
             ),
             Row(
@@ -104,7 +104,7 @@ def _points(
 
 
 def draw(path: pathlib.Path, panels: dict[str, list[Point]], base: Problem) -> None:
-    """Four panels: seconds a step on the left, peak memory on the right."""
+    """Four panels: seconds per step on the left, peak memory on the right."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -119,7 +119,7 @@ def draw(path: pathlib.Path, panels: dict[str, list[Point]], base: Problem) -> N
             gibibytes = [point.peak / 1024 for point in points]
             axis.plot(values, seconds, "o-", color=plots.BLUE)
             axis.set(xlabel=title, ylim=(0, 1.1 * max(seconds)))
-            axis.set_ylabel("seconds a step", color=plots.BLUE)
+            axis.set_ylabel("seconds per step", color=plots.BLUE)
             memory = axis.twinx()
             memory.plot(values, gibibytes, "s--", color=plots.ORANGE)
             memory.set_ylim(0, 1.1 * max(gibibytes))

@@ -1,4 +1,4 @@
-"""How much of the machine the train step uses: its operations a second against the best there are.
+"""How much of the machine the train step uses: operations per second against the best there are.
 
 Operations are counted from the shapes of the layers (`flops.py`). The best matrix product and the
 best 3x3 convolution of several sizes run in a process of their own, with oneDNN switched on, in

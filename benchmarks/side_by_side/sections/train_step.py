@@ -25,7 +25,7 @@ GOALS = {16: ">= 1.3", 64: ">= 1.15"}
 
 
 def measure(bench: Bench) -> list[Row]:
-    """A row a network and batch: image pairs a second."""
+    """One row per network and batch: image pairs per second."""
     groups = ((problem.QUICK,),) if bench.quick else GROUPS
     rows = []
     for group in groups:

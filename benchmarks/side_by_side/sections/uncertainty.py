@@ -17,7 +17,7 @@ SCORES = {
 
 
 def measure(bench: Bench) -> list[Row]:
-    """Time of train steps over SimCLR's, then images a second over the bare forward pass's."""
+    """Time of train steps over SimCLR's, then images per second over the bare forward pass's."""
     sizes = problem.QUICK if bench.quick else Problem()
     return [*_training(bench, sizes), *_inference(bench, sizes)]
 
@@ -42,7 +42,7 @@ def _training(bench: Bench, sizes: Problem) -> list[Row]:
             what=f"{what} against simclr, {sizes.title}",
             ours=1000 * times_as_much * times.median(name),
             theirs=1000 * times.median("simclr"),
-            unit="ms a step",
+            unit="ms per step",
             ratio=times_as_much * times.ratio(name, "simclr"),
             goal=goal,
         )

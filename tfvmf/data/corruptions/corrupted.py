@@ -63,7 +63,7 @@ def open_corrupted(
     Args:
         source: The clean images, or a subset of them: the pixels are those of the whole set.
         kind: `generate`, or `tfds` for the data set cifar10_corrupted.
-        directory: Of files in the layout of CIFAR-10-C, used if given: for each corruption
+        directory: Directory of files as in CIFAR-10-C, used if given: for each corruption
             `NAME.npy`, uint8 [5 N, H, H, 3], severity after severity.
         load: Opens a source by name and split, for `tfds`.
     """

@@ -34,7 +34,7 @@ def gaussian_blur(images: Images, draws: Draws, sigma: float) -> Floats:
 
 
 def glass_blur(images: Images, draws: Draws, sigma: float, rounds: int) -> Floats:
-    """Gaussian blur, pixels scattered so many times, Gaussian blur.
+    """Gaussian blur, pixels scattered several times, Gaussian blur.
 
     Scattering: x[i, j] <- x[i - a, j - b] for i, j >= 2, with a and b 0 or 1 by chance. The
     published program means to swap neighbors in place, going up and left from the last pixel;
@@ -225,7 +225,7 @@ def brightness(images: Images, draws: Draws, more: float) -> Floats:
 
 
 def contrast(images: Images, draws: Draws, share: float) -> Floats:
-    """Towards the mean m of the channel over the image: m + share (x - m)."""
+    """Toward the mean m of the channel over the image: m + share (x - m)."""
     factor = np.float32(share)
     mean = images.mean(axis=(1, 2), keepdims=True, dtype=np.float32)
     return images * factor + mean * (1 - factor)

@@ -109,7 +109,7 @@ class Measured:
         verdict: One sentence that says how good it is.
         results: The numbers, for programs.
         headlines: The three to five numbers that matter.
-        blocks: Paragraphs and tables for people; the first table is also `table.csv`.
+        blocks: Paragraphs and tables to read; the first table is also `table.csv`.
         lines: Further lines for the terminal.
         gallery: Rows of images by heading, each image a caption and a hint: in this order they
             lie one below the other in the file `sprite.png`.
@@ -139,7 +139,7 @@ class Suite:
     Attributes:
         name: In flags and paths. `measure` of the module of this name does the work; arrays among
             its numbers become lists.
-        title: In the report and above its tables.
+        title: Its heading in the report and above its tables.
         question: What it asks, for the help.
         among_all: Whether `all` includes it; a suite that takes long should not be.
         uses_images: Whether it looks at the test images.
