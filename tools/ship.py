@@ -139,7 +139,7 @@ def smaller(familiarity: posthoc.Familiarity) -> posthoc.Familiarity:
         whitening = np.linalg.cholesky(whitening @ whitening.T)
     return dataclasses.replace(
         familiarity,
-        bank=(np.round(bank * 2048) / 2048).astype(np.float16),
+        bank=(np.round(bank * 1024) / 1024).astype(np.float16),
         whitening=_round(whitening.astype(np.float16), bits=8),
     )
 
