@@ -83,8 +83,10 @@ def read(name: str) -> str:
 
 def resolve(name: str, link: str) -> str:
     """The file that a link in a file leads to, relative to the repository; "" if there is none."""
+    if ":" in link:  # https: or data:
+        return ""
     target = os.path.relpath((ROOT / name).parent / link, ROOT)
-    return target if "://" not in link and (ROOT / target).is_file() else ""
+    return target if (ROOT / target).is_file() else ""
 
 
 def linked(name: str) -> list[str]:
