@@ -139,7 +139,7 @@ def smaller(familiarity: posthoc.Familiarity) -> posthoc.Familiarity:
         whitening = np.linalg.cholesky(whitening @ whitening.T)
     return dataclasses.replace(
         familiarity,
-        bank=(np.round(bank * 2048) / 2048).astype(np.float16),
+        bank=(np.round(bank * 1024) / 1024).astype(np.float16),
         whitening=_round(whitening.astype(np.float16), bits=8),
     )
 
@@ -191,7 +191,7 @@ def compare_judges(run: pathlib.Path, place: pathlib.Path, images: np.ndarray) -
 
 
 def _results(run: pathlib.Path) -> Iterable[tuple[str, dict[str, Any]]]:
-    for path in sorted(run.glob("eval/*/results.json")):
+    for path in sorted(run.glob("eval/**/results.json")):
         yield path.parent.name, json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -228,7 +228,7 @@ def failures(run: pathlib.Path) -> list[str]:
 
 def _pages(run: pathlib.Path) -> list[str]:
     """What the suites wrote for people, below a heading of the third order."""
-    paths = sorted(run.glob("eval/*/table.md"))
+    paths = sorted(run.glob("eval/**/table.md"))
     return [f"##{path.read_text(encoding='utf-8').strip()}" for path in paths]
 
 

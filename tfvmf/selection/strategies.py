@@ -84,7 +84,7 @@ def nearest_more_certain(
         ordered = directions[order]
         for block in _blocks(count, count, "duplicates"):
             found = ordered[block] @ ordered[: block.stop].T
-            found[:, block][np.triu_indices(len(found))] = -np.inf
+            found[:, block][_not_before(len(found))] = -np.inf
             places[block] = found.argmax(axis=1)
             cosines[block] = found.max(axis=1)
     else:
@@ -92,7 +92,7 @@ def nearest_more_certain(
         for block in _blocks(count, _CELLS // _BLOCK, "duplicates"):
             part = directions[order[block]]
             found = part @ part.T
-            found[np.triu_indices(len(found))] = -np.inf
+            found[_not_before(len(found))] = -np.inf
             places[block] = found.argmax(axis=1) + block.start
             cosines[block] = found.max(axis=1)
             if block.start:
@@ -274,6 +274,12 @@ def _inverted_file(directions: np.ndarray) -> Any:
     index.train(directions[_sample(len(directions), 64 * lists)])
     index.nprobe = min(_PROBES, lists)
     return index
+
+
+def _not_before(count: int) -> np.ndarray:
+    """Bools [count, count]: the column is the row itself or follows it."""
+    places = np.arange(count)
+    return places >= places[:, None]
 
 
 def _sample(count: int, most: int = _SAMPLE) -> np.ndarray:
