@@ -17,11 +17,15 @@ import numpy as np
 from sklearn.datasets import load_digits, load_sample_images
 from sklearn.metrics import roc_auc_score
 
-import tfvmf
-from tfvmf import data
-from tfvmf.data.corruptions import corrupt
-from tfvmf.evaluation.plots import STYLE, drawing
-from tfvmf.evaluation.tables import Cell, Table
+from tfvmf.programs import cli
+
+cli.import_tensorflow()  # without the lines that it logs
+
+import tfvmf  # noqa: E402
+from tfvmf import data  # noqa: E402
+from tfvmf.data.corruptions import corrupt  # noqa: E402
+from tfvmf.evaluation.plots import STYLE, drawing  # noqa: E402
+from tfvmf.evaluation.tables import Cell, Table  # noqa: E402
 
 IMAGES = pathlib.Path(__file__).parent / "cifar10_test_300.npz"
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

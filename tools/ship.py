@@ -61,9 +61,11 @@ def ship(run: pathlib.Path, name: str, *, told: dict[str, Any], data_dir: str = 
     Args:
         run: A finished run with a judge.
         name: What `tfvmf.load` will call it.
-        told: What only people know: `commands`, `commit`, `time`, `failures`.
+        told: What only people know: `commands`, `commit`, `time`, `failures`, and the names of the
+            `classes` where the data have none.
         data_dir: Where TFDS finds the run's data, if not where the run found them.
     """
+    classes = told.pop("classes")
     config, method, step = training.load_method(run)
     judge, probe = posthoc.load(run, step=step), posthoc.load_probe(run, step=step)
     if judge is None:
@@ -97,6 +99,10 @@ def ship(run: pathlib.Path, name: str, *, told: dict[str, Any], data_dir: str = 
             values = dict(archive)
         np.savez_compressed(place / FILE, allow_pickle=False, **values)
         if probe is not None:
+            names = classes or probe.names
+            if len(names) != len(probe.names):
+                raise UserError(f"--classes: {len(probe.names)} names are expected")
+            probe = dataclasses.replace(probe, names=names)
             probe.save(place)
         agreement |= compare_judges(run, place, images)
         results = read_results(run)
@@ -278,6 +284,7 @@ def main() -> None:
     parser.add_argument("--time", required=True)
     parser.add_argument("--failure", dest="failures", action="append", default=[])
     parser.add_argument("--data_dir", default="")
+    parser.add_argument("--classes", type=lambda text: text.split(","), default=[])
     told = vars(parser.parse_args())
     run, name, data_dir = told.pop("run"), told.pop("name"), told.pop("data_dir")
     try:
