@@ -46,7 +46,6 @@ PAGES = {
     "scaling.md": (
         ("differences between layouts", "python -m tests.slow.equality"),
         ("cost of the global loss", "python benchmarks/global_loss.py"),
-        ("selection from a million rows", "python -m studies.selection.scale"),
     ),
     "serving.md": (("latency and throughput", "python benchmarks/serving.py"),),
     "speed.md": (("all tables", "make bench"),),

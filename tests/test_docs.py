@@ -161,15 +161,16 @@ def test_the_shell_snippet_runs(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda p: p.stem)
 def test_a_notebook_runs(path, tmp_path):
+    stored = nbformat.read(path, as_version=4)
+    assert any(cell.get("outputs") for cell in stored.cells), "run `python tools/notebooks.py`"
     executed = notebooks.run(path, tmp_path)
     assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda p: p.stem)
-def test_a_notebook_has_its_outputs_and_is_small(path):
+def test_a_notebook_is_valid_and_small(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    assert len(shown) >= 4
     assert not [output for output in shown if output.output_type == "error"]
     assert path.stat().st_size < 250_000

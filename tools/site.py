@@ -6,6 +6,7 @@ opens from disk and a link to a missing file fails the build.
 """
 
 import ast
+import importlib
 import json
 import os
 import pathlib
@@ -82,8 +83,10 @@ def read(name: str) -> str:
 
 def resolve(name: str, link: str) -> str:
     """The file that a link in a file leads to, relative to the repository; "" if there is none."""
+    if ":" in link:  # https: or data:
+        return ""
     target = os.path.relpath((ROOT / name).parent / link, ROOT)
-    return target if "://" not in link and (ROOT / target).is_file() else ""
+    return target if (ROOT / target).is_file() else ""
 
 
 def linked(name: str) -> list[str]:
@@ -154,16 +157,18 @@ def reference(name: str, path: pathlib.Path) -> str:
             for defined in names:
                 if file == path or defined not in places:
                     places[defined] = f"{inside}.{defined}"
-    for public in exported(tree):
+    for public in exported(name, tree):
         lines += [f"::: {places[public]}", "    options:", "      show_root_heading: true"]
         lines += ["      show_root_full_path: false", "      show_root_toc_entry: true", ""]
     return "\n".join(lines)
 
 
-def exported(tree: ast.Module) -> list[str]:
+def exported(name: str, tree: ast.Module) -> list[str]:
     """The names in the `__all__` of a module; without one, its public functions and classes."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            return sorted(ast.literal_eval(node.value))
+            if isinstance(node.value, ast.List):
+                return sorted(ast.literal_eval(node.value))
+            return sorted(importlib.import_module(name).__all__)  # computed, as it loads lazily
     public = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    return sorted(name for name in public if not name.startswith("_"))
+    return sorted(each for each in public if not each.startswith("_"))
