@@ -168,7 +168,8 @@ def draw(images: dict[str, np.ndarray], found: dict[str, Outputs], path: pathlib
                 for spine in axis.spines.values():
                     spine.set(visible=not accepted, color=color, linewidth=2.5)
                 if column == 0:
-                    share = f"\n{outputs['accept'].mean():.0%} accepted" * ("accept" in outputs)
+                    accepted = outputs.get("accept")
+                    share = "" if accepted is None else f"\n{accepted.mean():.0%} accepted"
                     axis.set_ylabel(name.replace("_", " ") + share, fontsize=9)
         figure.suptitle("most certain of each group (left) to least certain (right)", fontsize=10)
 

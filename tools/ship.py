@@ -65,7 +65,7 @@ def ship(run: pathlib.Path, name: str, *, told: dict[str, Any], data_dir: str = 
             `classes` where the data have none.
         data_dir: Where TFDS finds the run's data, if not where the run found them.
     """
-    classes = told.pop("classes")
+    classes = told.get("classes")
     config, method, step = training.load_method(run)
     judge, probe = posthoc.load(run, step=step), posthoc.load_probe(run, step=step)
     if judge is None:
@@ -123,7 +123,7 @@ def ship(run: pathlib.Path, name: str, *, told: dict[str, Any], data_dir: str = 
             "bits": bits,
             "agreement": agreement,
             "results": results,
-            **told,
+            **{key: value for key, value in told.items() if key != "classes"},
             "failures": [*told["failures"], *failures(run)],
         }
         files.write_json(place / SHIPPED_CARD, card)

@@ -85,8 +85,9 @@ def test_the_projector_has_a_line_and_a_cell_for_each(hostile, page):
     head, *lines = text.rstrip("\n").split("\n")
     assert len(lines) == len(NAMES) * 4 == hostile.test.size
     cells = [line.split("\t") for line in lines]
-    assert {len(row) for row in cells} == {len(head.split("\t"))} == {3}
-    labels = {row[2] for row in cells}
+    titles = head.split("\t")
+    assert {len(row) for row in cells} == {len(titles)}
+    labels = {row[titles.index("label")] for row in cells}
     assert len(labels) == len(NAMES)
     assert not [label for label in labels if label.startswith(tuple("=+-@"))]
     assert all(label.isprintable() for label in labels)

@@ -259,7 +259,7 @@ def test_a_new_suite_is_a_function_and_a_line(tmp_path, monkeypatch, capsys):
     module.measure = measure
     monkeypatch.setitem(sys.modules, module.__name__, module)
     brightness = Suite("brightness", "Light & <shadow>", "how bright are the images?")
-    for name in list(evaluation.SUITES):
+    for name in reversed(list(evaluation.SUITES)):  # so that they come back in their order
         monkeypatch.delitem(evaluation.SUITES, name)
     monkeypatch.setitem(evaluation.SUITES, "brightness", brightness)
     subject = make_subject(tmp_path)

@@ -28,7 +28,7 @@ PROGRAMS = {
 HELPS = ("--help", "--version")
 # Command, and what its one line of error must hold.
 MISTAKES = [
-    ([], "train, evaluate, export, embed, fit-kappa, reproduce"),
+    ([], "train, evaluate, export, embed, select, explore, fit-kappa, reproduce"),
     (["trian"], "did you mean train?"),
     (["fitkappa"], "did you mean fit-kappa?"),
     (["xyz"], "train, evaluate"),
@@ -164,9 +164,9 @@ def test_a_flag_has_one_meaning_in_all_programs():
         for name, flag in defined.items():
             kinds.setdefault(name, set()).add(flag.flag_type())
     for name, (kind,) in kinds.items():
-        assert (kind == "int") == name.startswith(("max_", "num_")) or name in (
+        assert (kind == "int") == (name.startswith(("max_", "num_")) and name != "max_error") or name in (
             "seed", "seeds", "epochs", "batch_size", "ensemble", "logical_devices", "cache_views",
-            "image_size",
+            "image_size", "count", "actors",
         ), name  # fmt: skip
 
 
@@ -212,6 +212,7 @@ def test_what_a_single_argument_is():
     first = {verb: module.ARGUMENTS[0] for verb, module in PROGRAMS.items()}
     assert first.pop("train") == "data"
     assert first.pop("reproduce") == "experiment"
+    assert {first.pop("select"), first.pop("explore")} == {"table"}
     assert set(first.values()) == {"model"}
 
 

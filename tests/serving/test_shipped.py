@@ -88,7 +88,7 @@ def test_what_the_package_ships(name):
     assert time.process_time() - start < 5.0  # measured: docs/models.md; this is for accidents
     card = model.card
     assert set(ship.KEYS) <= card.keys()
-    assert all(card[key] for key in ship.KEYS)
+    assert not [key for key in ship.KEYS if card[key] in (None, "", [], {})]
     assert {"probe", "cifar10c"} <= card["results"].keys()
     assert json.loads((place / "card.json").read_text()).items() <= card.items()
     page = (ROOT / "docs" / "models.md").read_text()

@@ -13,16 +13,16 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 import tensorflow as tf
 from helpers.disks import full_disk
 from helpers.untrained import make_run
 from PIL import Image
-from ray.cluster_utils import Cluster
 
 from tfvmf import embedding
 from tfvmf.embedding import shards, table
 
+ray = pytest.importorskip("ray", reason="an extra: pip install '.[ray]'")
+Cluster = pytest.importorskip("ray.cluster_utils").Cluster
 pytestmark = pytest.mark.slow
 IMAGES = 5000
 ROOT = pathlib.Path(__file__).parents[2]

@@ -28,6 +28,7 @@ from absl import flags
 
 from tfvmf.errors import UserError
 from tfvmf.programs import cli
+from tfvmf.settings import MAX_PIXELS
 
 ARGUMENTS = ("table",)
 REQUIRED = ("table",)
@@ -43,7 +44,7 @@ FLAGS: cli.Flags = {
     "copy_to": ("", "a new folder for copies of the selected files"),
     "link_to": ("", "a new folder for links to the selected files"),
     "model": "embeds the picture of --like: a run directory, an export or a .keras file",
-    "trust_model": "",
+    **dict.fromkeys(("max_pixels", "trust_model"), ""),
 }
 
 
@@ -67,6 +68,7 @@ def main(values: flags.FlagValues) -> None:
         reference=values.reference,
         exclude=cli.listed(values.exclude),
         trust_model=values.trust_model,
+        max_pixels=values.max_pixels or MAX_PIXELS,
     )
     # Files first: if one is missing, nothing is written.
     for folder in folders:

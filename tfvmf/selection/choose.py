@@ -18,6 +18,7 @@ from tfvmf.embedding import Table, read_table
 from tfvmf.embedding.table import VECTORS
 from tfvmf.errors import UserError
 from tfvmf.selection import strategies
+from tfvmf.settings import MAX_PIXELS
 
 STRATEGIES = {
     "uncertain": "lowest concentration first",
@@ -94,6 +95,7 @@ def select(
     exclude: Sequence[str | os.PathLike[str]] = (),
     model: str | os.PathLike[str] = "",
     trust_model: bool = False,
+    max_pixels: int = MAX_PIXELS,
 ) -> Selection:
     """Selects rows of a table of embeddings.
 
@@ -115,6 +117,7 @@ def select(
             count as chosen, unless they were duplicates.
         model: See `like`; anything that `tfvmf.load` takes.
         trust_model: See `tfvmf.load`.
+        max_pixels: A larger picture of `like` is refused.
 
     Raises:
         UserError: One line about the argument or file that is wrong.
@@ -145,7 +148,9 @@ def select(
             left_out = "".join(f"; {note}" for note in notes)
             raise UserError(f"{start}{opened.path} has {free:,} rows that can be chosen{left_out}")
         if like:
-            cosines = np.minimum(pool.cosines(like, model, trust_model=trust_model), 1)
+            cosines = np.minimum(
+                pool.cosines(like, model, trust_model=trust_model, max_pixels=max_pixels), 1
+            )
             found = _ranked(pool, cosines, "cosine {:.4f}")
         elif len(weights) > 1:
             found = _weighted(pool, weights, count, notes)
@@ -267,7 +272,9 @@ class _Pool:
         if "duplicates" in weights and "concentration" not in scores:
             notes.append("no concentration: of duplicates the first row is kept")
 
-    def cosines(self, like: str, model: str | os.PathLike[str], *, trust_model: bool) -> np.ndarray:
+    def cosines(
+        self, like: str, model: str | os.PathLike[str], *, trust_model: bool, max_pixels: int
+    ) -> np.ndarray:
         """Cosines [N] to a row, which may not be chosen itself, or to any picture."""
         rows = np.flatnonzero(self.names == like)
         if len(rows):
@@ -280,7 +287,8 @@ class _Pool:
             )
         from tfvmf import serving
 
-        found = serving.load(model, trust_model=trust_model).embed([like])[self.vectors][0]
+        loaded = serving.load(model, trust_model=trust_model)
+        found = loaded.embed([like], max_pixels=max_pixels)[self.vectors][0]
         if len(found) != self.directions.shape[1]:
             raise UserError(
                 f"model={model}: its {self.vectors} have {len(found)} numbers, those of "

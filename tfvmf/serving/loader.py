@@ -66,6 +66,7 @@ class EmbeddingModel:
         path: pathlib.Path,
         card: Card,
         serve: Callable[[np.ndarray], Embeddings],  # of uint8 [N, H, W, 3]; N may be 0
+        *,
         encoder: "keras.Model | None" = None,
     ) -> None:
         self.path, self.card = path, card
@@ -320,12 +321,13 @@ def _arrays(signature: Callable[..., Any]) -> Callable[[np.ndarray], Embeddings]
 def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
     if not zipfile.is_zipfile(path):
         raise UserError(f"{path} is damaged, or not a Keras file (model.save('name.keras'))")
+    ours = training.Contrastive  # which imports, and so registers, all classes of ours
     try:
         encoder = keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:  # whatever the classes in the file raise
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{path} cannot be loaded by Keras: {reason}") from error
-    if isinstance(encoder, training.Contrastive):
+    if isinstance(encoder, ours):
         encoder = encoder.encoder
     outputs = getattr(encoder, "output", None) if getattr(encoder, "built", False) else None
     outputs = outputs if isinstance(outputs, dict) else {}

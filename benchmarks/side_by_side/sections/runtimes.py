@@ -1,4 +1,4 @@
-"""One export in TensorFlow, ONNX Runtime, OpenVINO and LiteRT: images a second, in turn."""
+"""One export in TensorFlow, ONNX Runtime, OpenVINO and LiteRT: images per second, in turn."""
 
 import contextlib
 import pathlib

@@ -259,7 +259,7 @@ def evaluate(
         except NotApplicable as error:
             if not everything:
                 raise
-            print(f"\n{name}: left out, {printable(str(error))}")
+            print("\n".join(["", *_wrapped(f"{name}: left out, {error}", "  ")]))
             continue
         print("\n".join(["", *map(printable, summarize(name, found[name]))]), flush=True)
     if subject.directory is not None:
