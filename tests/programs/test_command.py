@@ -164,7 +164,8 @@ def test_a_flag_has_one_meaning_in_all_programs():
         for name, flag in defined.items():
             kinds.setdefault(name, set()).add(flag.flag_type())
     for name, (kind,) in kinds.items():
-        assert (kind == "int") == (name.startswith(("max_", "num_")) and name != "max_error") or name in (
+        counts = name.startswith(("max_", "num_")) and name != "max_error"
+        assert (kind == "int") == counts or name in (
             "seed", "seeds", "epochs", "batch_size", "ensemble", "logical_devices", "cache_views",
             "image_size", "count", "actors",
         ), name  # fmt: skip
