@@ -10,7 +10,7 @@ HERE = pathlib.Path(__file__).parent
 INIT = (HERE / "tfvmf" / "__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE)[1]
 
-RAY = ["ray[data]>=2.60,<3"]
+RAY = ["ray[data]>=2.60,<3", "aiohttp"]  # which its reader of Parquet needs and does not say
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
 SELECT = ["faiss-cpu>=1.13"]  # neighbors among more than 50,000 rows
 ONNX = ["onnx>=1.19", "onnxruntime>=1.23", "tf2onnx>=1.17"]
