@@ -34,7 +34,11 @@ def test_familiarity_is_the_sum_of_two_standardized_log_densities(familiarity):
     features, levels = embeddings(50, seed=3)
     bank = familiarity.bank.astype(np.float64)
     kernels = special.logsumexp(familiarity.bandwidth * unit(features) @ bank.T, axis=1)
-    white = (levels - familiarity.center) / familiarity.scale @ familiarity.whitening.astype(float)
+    white = (
+        (np.arcsinh(levels / familiarity.softness) - familiarity.center)
+        / familiarity.scale
+        @ familiarity.whitening.astype(float)
+    )
     parts = np.stack([kernels, -0.5 * (white**2).sum(axis=1)])
     mean, deviation = familiarity.reference.T[..., None]
     expected = ((parts - mean) / deviation).sum(axis=0)
@@ -43,7 +47,11 @@ def test_familiarity_is_the_sum_of_two_standardized_log_densities(familiarity):
 
 def test_the_levels_are_whitened(familiarity):
     _, levels = embeddings(5000, seed=4)
-    white = (levels - familiarity.center) / familiarity.scale @ familiarity.whitening.astype(float)
+    white = (
+        (np.arcsinh(levels / familiarity.softness) - familiarity.center)
+        / familiarity.scale
+        @ familiarity.whitening.astype(float)
+    )
     np.testing.assert_allclose(np.cov(white.T), np.eye(6), atol=0.12)
 
 

@@ -24,7 +24,7 @@ from tfvmf.errors import UserError
 from tfvmf.methods import Method
 from tfvmf.methods.base import ViewKind
 from tfvmf.models.backbones import resources
-from tfvmf.posthoc.method import WIDE_VIEWS, FitKappa, whole_images
+from tfvmf.posthoc.method import FitKappa, damaged_views, whole_images
 from tfvmf.progress import Progress
 from tfvmf.training.inputs import (
     Inputs,
@@ -48,7 +48,7 @@ class CachedViews:
     Attributes:
         array: float32 [N, V, D], in memory or on disk; first the image itself, if it is there.
         ordinary: Number of ordinary views of each image.
-        wide: Number of wide views (`WideViews`), which come after the ordinary ones.
+        wide: Number of damaged views (`damaged_views`), which come after the ordinary ones.
         places: Row of each image in `array` [N], if that is on disk in another order.
     """
 
@@ -81,13 +81,17 @@ class CachedViews:
 def view_kinds(method: Method, *, ordinary: int, wide: int, whole: int = 0) -> list[ViewKind]:
     """What a step draws of cached views, in the order that the method expects.
 
-    `whole` is 1 where the image itself is in the first column.
+    `whole` is 1 where the image itself is in the first column; then half of the damaged views are
+    wide ones, and the others small crops.
     """
     kinds: list[ViewKind] = [(Draw(0, 1, 1), 1)] * whole
     kinds.append((Draw(whole, ordinary, 2), 2))
     if method.config.concentration.view_kind == "wide":
-        drawn = min(WIDE_VIEWS, wide)
-        kinds.append((Draw(whole + ordinary, wide, drawn), drawn))
+        first, small = whole + ordinary, wide // 2
+        if whole:
+            kinds += [(Draw(first, wide - small, 1), 1), (Draw(first + wide - small, small, 1), 1)]
+        else:
+            kinds.append((Draw(first, wide, min(2, wide)), min(2, wide)))
     return kinds
 
 
@@ -134,6 +138,9 @@ def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
     """Views of the run's images, embedded once; the run is monitored on images as always."""
     sources = load_sources(config)
     images, source = image_inputs(config, sources), sources[0]
+    if source.size > (most := config.fit_kappa.max_images):
+        rows = np.random.default_rng(config.seed).permutation(source.size)[:most]
+        source = source.subset(np.sort(rows))
     ordinary = config.fit_kappa.cache_views
     wide = ordinary if config.concentration.view_kind == "wide" else 0
     # What a run that is finished reads.
@@ -145,6 +152,7 @@ def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
 
     return images._replace(
         description=f"{source.size:,} images with {1 + ordinary + wide} cached views",
+        size=source.size,
         reader=lambda: embedded[0].reader(),
         views=lambda method: view_kinds(method, ordinary=ordinary, wide=wide, whole=1),
         prepare=prepare,
@@ -169,9 +177,9 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
 
         return embed
 
-    damaged = data.WideViews(augmentation=augmentation, native_size=source.native_size)
+    damaged, small = map(embedding, damaged_views(augmentation, source.native_size))
     embeds = [embedding(whole_images), *[embedding(augmentation)] * ordinary]
-    embeds += [embedding(damaged)] * wide
+    embeds += [damaged] * (wide - wide // 2) + [small] * (wide // 2)
     # In a random order: a folder lists class after class, and wide views mix images of a batch.
     order = np.random.default_rng(config.seed).permutation(source.size).astype(np.int32)
 
@@ -200,7 +208,7 @@ def _identity(method: FitKappa, source: data.Source, ordinary: int, wide: int) -
     """A hash of all that views of a source depend on: images, views, weights, choice of layers."""
     config = method.config
     frozen = models.frozen_outputs(method.encoder)
-    chosen = ["0.2", config.seed, config.data.image_size, config.concentration.levels]
+    chosen = ["0.2 with crops", config.seed, config.data.image_size, config.concentration.levels]
     chosen += [ordinary, wide, source.native_size]
     chosen += [config.model[key] for key in ("feature_layer", "input_range", "level_layers")]
     chosen += [source.fingerprint(), source.size, *sorted(config.augment.to_dict().items())]

@@ -14,6 +14,7 @@ from tfvmf.errors import UserError
 
 _NEIGHBORS = 10.0  # median number of training images that make up a density; studies/familiarity
 _LEFT_OUT = 10  # one image in so many is in neither density, and says what their values are like
+_SOFTNESS = 0.3  # of 0.03, 0.1, 0.3, 1 and none; studies/familiarity
 _LEAST = 20
 _BYTES = 10_000_000  # of all arrays
 _MOST_KERNELS = 4096  # more cost a small encoder over 5 % of its forward pass
@@ -24,27 +25,31 @@ _MOST_LEVELS = 1536  # numbers of the levels that are looked at: their matrix is
 class Familiarity:
     """The sum of two log densities, each standardized on training images that did not make it.
 
-        familiarity(x) = z(log sum_i exp(bandwidth * u . b_i)) + z(-|W (l - center)|^2 / 2)
+        familiarity(x) = z(log sum_i exp(bandwidth * u . b_i)) + z(-|W (a - center)|^2 / 2)
 
     u are the features of x at unit length, b_i those of a bank of training images: a mixture of von
-    Mises-Fisher kernels of one bandwidth, which knows what images show. l are the levels (mean and
-    deviation of channels of every stage): a Gaussian with a shrunk covariance, which knows what
-    images look like. Models without levels have the first part alone. z subtracts the mean
-    and divides by the standard deviation, so a training image has a familiarity around 0.
+    Mises-Fisher kernels of one bandwidth, which knows what images show. a = arcsinh(l / softness)
+    are the levels (mean and deviation of channels of every stage) on a scale that is nearly
+    logarithmic, so that an unusually small deviation counts as much as a large one: a Gaussian with
+    a shrunk covariance, which knows what images look like. Models without levels have the first
+    part alone. z subtracts the mean and divides by the standard deviation, so a training image has
+    a familiarity around 0.
 
     Attributes:
         bank: float16 [M, F], rows of unit length.
         bandwidth: The concentration of the kernels.
         columns: int32 [K]: which of the levels are looked at, up to 1,536; K is 0 without levels.
-        center: float32 [K], their mean.
-        scale: float32 [K], their standard deviations.
-        whitening: float16 [K, K]: (l - center) / scale @ whitening has an identity covariance.
+        softness: float32 [K], 0.3 of their standard deviations.
+        center: float32 [K], the mean of a.
+        scale: float32 [K], its standard deviations.
+        whitening: float16 [K, K]: (a - center) / scale @ whitening has an identity covariance.
         reference: float32 [2, 2]: for each log density its mean and standard deviation.
     """
 
     bank: np.ndarray
     bandwidth: float
     columns: np.ndarray
+    softness: np.ndarray
     center: np.ndarray
     scale: np.ndarray
     whitening: np.ndarray
@@ -93,11 +98,14 @@ class Familiarity:
         bank = _unit(features[made_of[:limit]]).astype(np.float16)
         held = slice(None, 1000)
         bandwidth = _bandwidth(_unit(features[left_out[held]]) @ bank.astype(np.float32).T)
-        center, scale, whitening = _gaussian(levels[made_of][:, columns])
+        made_of_levels = levels[made_of][:, columns]
+        softness = np.maximum(_SOFTNESS * made_of_levels.std(axis=0), 1e-6).astype(np.float32)
+        center, scale, whitening = _gaussian(np.arcsinh(made_of_levels / softness))
         fitted = cls(
             bank=bank,
             bandwidth=bandwidth,
             columns=columns,
+            softness=softness,
             center=center,
             scale=scale,
             whitening=whitening,
@@ -130,9 +138,14 @@ class Familiarity:
         if levels is None:
             raise ValueError("levels are missing: this familiarity was fitted with them")
         levels = tf.gather(tf.cast(levels, tf.float32), self.columns, axis=1)
-        standard = (levels - self.center) / self.scale
+        standard = (_asinh(levels / self.softness) - self.center) / self.scale
         white = tf.matmul(standard, tf.cast(self.whitening, tf.float32))
         return kernels, -0.5 * tf.reduce_sum(tf.square(white), axis=1)
+
+
+def _asinh(x: tf.Tensor) -> tf.Tensor:
+    """tf.math.asinh, in operations that LiteRT has."""
+    return tf.sign(x) * tf.math.log(tf.abs(x) + tf.sqrt(tf.square(x) + 1.0))
 
 
 def _bandwidth(cosines: np.ndarray) -> float:

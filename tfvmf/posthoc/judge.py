@@ -33,13 +33,14 @@ _PARTS = {"familiarity": Familiarity, "decision": Decision}
 # What is in the file: the axes of each array, a letter for each length; numbers are float.
 _AXES = {
     **{"familiarity.bank": "MF", "familiarity.bandwidth": "", "familiarity.columns": "K"},
-    **{"familiarity.center": "K", "familiarity.scale": "K", "familiarity.whitening": "KK"},
+    **{"familiarity.softness": "K", "familiarity.center": "K", "familiarity.scale": "K"},
+    "familiarity.whitening": "KK",
     **{"familiarity.reference": "DD", "decision.concentration": "N", "decision.familiarity": "O"},
     **{"decision.joined": "T", "decision.alpha": "", "step": "", "source": "", "images": ""},
 }
 _KINDS = {"familiarity.columns": "i", "step": "i", "images": "i", "source": "U"}
 _ASCENDING = ("decision.concentration", "decision.familiarity", "decision.joined")
-_POSITIVE = ("familiarity.bandwidth", "familiarity.scale", "familiarity.reference")
+_POSITIVE = tuple(f"familiarity.{x}" for x in ("bandwidth", "softness", "scale", "reference"))
 _BYTES = 2**28  # of all arrays; what `fit_judge` makes has 10 MB
 
 

@@ -29,11 +29,6 @@ _COPIES = {
 }
 
 
-WIDE_VIEWS = 2  # of each image in a step
-# What the head is taught by was chosen in studies/kappa: the whole image and two views of it are
-# compared with, and it sees one view fewer than that, so that it sees as many wide ones.
-
-
 def whole_images(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
     """The view that changes nothing: images [B, H, W, 3] as floats in [0, 1]."""
     del seeds
@@ -42,11 +37,21 @@ def whole_images(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
     return tf.cast(images, tf.float32) / scale
 
 
+def damaged_views(
+    augmentation: data.Augmentation, native_size: int | None
+) -> tuple[data.WideViews, data.Augmentation]:
+    """Wide views, and crops of 3 to 30 % of the area."""
+    wide = data.WideViews(augmentation=augmentation, native_size=native_size)
+    return wide, augmentation.changed(crop_min=0.03, crop_max=0.3)
+
+
 class FitKappa(Method):
     """The paper's alignment and penalty, on a new concentration head alone.
 
     For fixed directions their sum is smallest at kappa = 5 E[cos] (with the paper's weights): the
-    head learns to predict how well a view's direction agrees with that of an ordinary view.
+    head learns to predict how well a view's direction agrees with that of an ordinary view. It
+    sees the image itself and two damaged views, a wide one and a small crop; two ordinary views are
+    only compared with (studies/kappa/teaching.py).
 
     The encoder is that of a run, a model from elsewhere, or none (`takes` is `features`). Views
     are what the encoder takes or, where `fit_kappa.cache_views` is set, vectors that `to_cache`
@@ -65,6 +70,7 @@ class FitKappa(Method):
             False, "a SavedModel may contain any operation; never read of a run"
         ),
         "cache_views": Setting(0, "views per image that are embedded once; 0: new ones", low=0),
+        "max_images": Setting(20_000, "images whose views are embedded, at most", low=2),
     }
 
     def build_parts(self) -> None:
@@ -179,16 +185,16 @@ class FitKappa(Method):
         return backbone
 
     def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:
-        """The image, views of it, and wide ones where the head learns from them."""
+        """The image, views of it, and damaged ones where the head learns from them."""
         kinds: list[ViewKind] = [(whole_images, 1), (augmentation, self.num_views - 1)]
         if self._wide:
-            wide = data.WideViews(augmentation=augmentation, native_size=self.native_size)
-            kinds.append((wide, WIDE_VIEWS))
+            kinds += [(damaged, 1) for damaged in damaged_views(augmentation, self.native_size)]
         return kinds
 
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""
-        skip = (self.num_views - 1,) if len(views) > self.num_views else ()
+        damaged = len(views) > self.num_views and self.takes == "images"
+        skip = range(1, self.num_views) if damaged else ()
         return self.head_objective(views, training=context.training, skip=skip)
 
     def frozen_outputs(self, views: tf.Tensor) -> Terms:
