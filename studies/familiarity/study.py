@@ -140,14 +140,32 @@ def nearest(known: Vectors, count: int = 5) -> Score:
     )
 
 
-def mahalanobis(known: Vectors, key: str, *, normalize: bool = False) -> Score:
-    """Minus the squared distance to the mean, by a shrunk covariance."""
-    prepare = unit if normalize else (lambda x: x)
+def mahalanobis(known: Vectors, key: str, *, softness: float = 0.0) -> Score:
+    """Minus the squared distance to the mean, by a shrunk covariance.
+
+    Of features at unit length, or of arcsinh(x / (softness * deviation)) where softness is given.
+    """
+    soft = softness * np.maximum(known[key].std(axis=0), 1e-6)
+    prepare: Callable[[np.ndarray], np.ndarray] = (
+        (lambda x: np.arcsinh(x / soft)) if softness else unit if key == "features" else np.asarray
+    )
     values = prepare(known[key])
     center, scale = values.mean(axis=0), np.maximum(values.std(axis=0), 1e-6)
     covariance, _ = ledoit_wolf((values - center) / scale, assume_centered=True)
     factor = np.linalg.cholesky(np.linalg.inv(covariance)).astype(np.float32)
     return blocks(lambda x: -np.square((prepare(x) - center) / scale @ factor).sum(axis=1), key)
+
+
+def summed(known: Vectors, *fits: Callable[[Vectors], Score]) -> Score:
+    """The sum of scores that are fitted to most images, each standardized on the others."""
+    order = np.random.default_rng(0).permutation(len(known["features"]))
+    apart, made_of = np.split(order, [len(order) // 10])
+    scores = [fit({key: value[made_of] for key, value in known.items()}) for fit in fits]
+    values = [score({key: value[apart] for key, value in known.items()}) for score in scores]
+    return lambda of: sum(
+        (score(of) - value.mean()) / value.std()
+        for score, value in zip(scores, values, strict=True)
+    )
 
 
 def product(known: Vectors, **options: int) -> Score:
@@ -170,12 +188,24 @@ def candidates(known: Vectors) -> dict[str, Callable[[], Score]]:
             f"kernels, bandwidth 50, bank {n:,}": partial(kernels, known, 50, n)
             for n in (256, 1024)
         },
-        "Mahalanobis, features": lambda: mahalanobis(known, "features"),
-        "Mahalanobis, unit features (SSD)": lambda: mahalanobis(known, "features", normalize=True),
+        "Mahalanobis, unit features (SSD)": lambda: mahalanobis(known, "features"),
     }
     if "levels" in known:
-        found["Mahalanobis, levels"] = lambda: mahalanobis(known, "levels")
-    found["Familiarity: kernels and levels, standardized"] = lambda: product(known)
+        for softness in (0.0, 1.0, 0.3, 0.1, 0.03):
+            levels = partial(mahalanobis, softness=softness, key="levels")
+            name = f"levels, arcsinh {softness:g}" if softness else "levels"
+            found[f"Mahalanobis, {name}"] = partial(levels, known)
+            found[f"kernels and {name}"] = partial(
+                summed, known, partial(kernels, bandwidth=50, bank=4096), levels
+            )
+        found["kernels, unit features and levels, arcsinh 0.3"] = partial(
+            summed,
+            known,
+            partial(kernels, bandwidth=50, bank=4096),
+            partial(mahalanobis, key="features"),
+            partial(mahalanobis, key="levels", softness=0.3),
+        )
+    found["Familiarity: kernels and levels, arcsinh 0.3"] = lambda: product(known)
     found["Familiarity, bank 1,024"] = lambda: product(known, bank_size=1024)
     return found
 
@@ -231,6 +261,7 @@ def joins(vectors: dict[str, Vectors], familiarity: Score) -> dict[str, Score]:
         "kappa": lambda of: of["concentration"],
         "familiarity": familiarity,
         "the smaller p": lambda of: np.minimum(*p_values(of)),
+        "harmonic mean of both p": lambda of: 2.0 / (1.0 / np.asarray(p_values(of))).sum(axis=0),
         "sum of log p": lambda of: np.log(p_values(of)).sum(axis=0),
         "Decision (sum of log p with tails), confidence": decided,
     }

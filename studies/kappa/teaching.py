@@ -1,22 +1,18 @@
-"""What should a head see, and what should it be compared with? For a frozen, pretrained encoder.
+"""What should a concentration head see? For any run on CIFAR-10.
 
-    .venv/bin/python -m studies.kappa.losses --encoder=keras:efficientnet_lite0.keras \
-        --data_dir=DIR --directory=runs/kappa_losses
-    .venv/bin/python -m studies.kappa.teaching --encoder=keras:efficientnet_lite0.keras \
-        --data_dir=DIR --directory=runs/kappa_losses
+    .venv/bin/python -m studies.kappa.teaching --run=RUN --data_dir=DIR --directory=runs/teaching \
+        [--suite]
 
-The second command takes the validation shifts that the first has embedded, and embeds more views
-of 4,000 training images: the whole image, views with crops of at least 20 % and of at least 60 % of
-the area, and wide views of both kinds of crops: damaged at 96 pixels by filters whose taps are
-neighbors (`near`), or 1, 2 or 4 pixels apart (`spaced`), or damaged at the images' own 32 pixels
-and then enlarged (`native`). Rows of the table are choices among these. Validation shifts only: the
-suite chooses nothing here. The results are in docs/kappa.md.
+Views of 12,000 training images and shifted test images are embedded once and kept: the image
+itself (`whole`), two ordinary views of it (crops of at least 60 % of the area), two wide ones and
+two crops of 3 to 30 %. A row of the table is what a head sees in a step: so many views of each
+kind. All are compared with the image and its ordinary views. The best AUROC on the validation
+shifts chooses; --suite adds the 18 corruptions, which choose nothing. The results are in
+docs/kappa.md.
 """
 
 import pathlib
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import tfvmf  # isort: skip # noqa: F401 # before TensorFlow: it says which kernels to use
 import keras
@@ -24,107 +20,61 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from studies.kappa import losses as study
-from tfvmf import data, losses, models
+from studies.familiarity import study
+from tfvmf import losses, models, training
 from tfvmf.counter_random import example_seeds
-from tfvmf.data import wide
-from tfvmf.data.images import resize_images
-from tfvmf.posthoc.method import whole_images
+from tfvmf.posthoc.method import damaged_views, whole_images
+from tfvmf.training.inputs import augmentation_from_config
 
-_SIZE, _NATIVE, _TRAIN, _STEPS = 96, 32, 4000, 1500
-_JITTER: dict[str, Any] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
+_TRAIN, _BATCH, _STEPS = 12_000, 128, 800
+# Columns of the vectors; each view but the image itself is there twice.
+KINDS = {"whole": (0,), "ordinary": (1, 2), "wide": (3, 4), "crop": (5, 6)}
+COMPARED = (0, 1, 2)
+ROWS: dict[str, dict[str, int]] = {
+    "the image, an ordinary view, two wide ones": {"whole": 1, "ordinary": 1, "wide": 2},
+    "... and a crop": {"whole": 1, "ordinary": 1, "wide": 2, "crop": 1},
+    "the image, two wide views": {"whole": 1, "wide": 2},
+    "the image, two wide views, two crops": {"whole": 1, "wide": 2, "crop": 2},
+    "the image, a wide view": {"whole": 1, "wide": 1},
+    "the image, a wide view, two crops": {"whole": 1, "wide": 1, "crop": 2},
+    "the image, a wide view, a crop": {"whole": 1, "wide": 1, "crop": 1},
+}
 
-
-def _near(images: tf.Tensor, seeds: tf.Tensor, *, views: data.WideViews) -> tf.Tensor:
-    """Wide views whose filters have neighboring taps, as before version 0.2."""
-    spacings, wide._SPACINGS = wide._SPACINGS, (1,)
-    try:
-        return views(images, seeds)
-    finally:
-        wide._SPACINGS = spacings
-
-
-def _native(images: tf.Tensor, seeds: tf.Tensor, *, views: data.WideViews) -> tf.Tensor:
-    small = tf.image.resize(whole_images(images, seeds), [_NATIVE] * 2, method="area")
-    return tf.image.resize(views(small, seeds), [_SIZE, _SIZE])
+flags.DEFINE_integer("seeds", 2, "heads per row", lower_bound=1)
 
 
-def view_kinds() -> dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
-    """All views by name: each is a column of vectors."""
-    kinds: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {"whole": whole_images}
-    for name, least in (("small", 0.2), ("large", 0.6)):
-        crop = partial(data.Augmentation, crop_min=least, **_JITTER)
-        large = data.WideViews(augmentation=crop(size=_SIZE))
-        kinds[name] = crop(size=_SIZE)
-        kinds[f"near {name}"] = partial(_near, views=large)
-        kinds[f"spaced {name}"] = large
-        kinds[f"native {name}"] = partial(
-            _native, views=data.WideViews(augmentation=crop(size=_NATIVE))
-        )
-    return kinds
+def embed_views(run: str, data_dir: str, path: pathlib.Path) -> study.Vectors:
+    """`levels` [N, V, L] and `mean_direction` [N, V, d] of views of training images, kept."""
+    if not path.exists():
+        config, method, _ = training.load_method(run)
+        config.data.data_dir = data_dir or config.data.data_dir
+        source = training.load_source(config, config.data.source, config.data.train_split)
+        ordinary = augmentation_from_config(config).changed(crop_min=0.6)
+        kinds = [whole_images, ordinary, *damaged_views(ordinary, source.native_size)]
+        net, columns = models.with_levels(method.encoder), []
+        rows = np.random.default_rng(0).permutation(source.size)[:_TRAIN].astype(np.int32)
+        for kind, numbers in zip(kinds, KINDS.values(), strict=True):
+            view = tf.function(lambda x, seeds, kind=kind: net(kind(x, seeds), training=False))
+            for number in numbers:
+                parts = []
+                for chunk in np.array_split(rows, -(-len(rows) // 250)):
+                    seeds = example_seeds(0, 0, tf.constant(chunk), tf.constant(number))
+                    outputs = view(tf.constant(source.take(chunk)), seeds)
+                    parts.append([outputs[key].numpy() for key in ("levels", "mean_direction")])
+                columns.append([np.concatenate(part) for part in zip(*parts, strict=True)])
+        levels, directions = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
+        np.savez(path, allow_pickle=False, levels=levels, mean_direction=directions)
+    with np.load(path, allow_pickle=False) as found:
+        return dict(found)
 
 
-def collect(spec: str, data_dir: str, directory: pathlib.Path) -> dict[str, study.Vectors]:
-    """Vectors of all views, two of each but the whole image, computed once and kept."""
-    kept, loaded = dict[str, study.Vectors](), list[Any]()
-
-    def embed(kind: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], number: int) -> study.Vectors:
-        if not loaded:
-            pixels = data.load_source("cifar10", "train", data_dir=data_dir).images()
-            rows = np.random.default_rng(0).permutation(len(pixels))[:_TRAIN]
-            encoder = models.build_encoder(models.load_backbone(spec), dimension=None)
-            net = models.with_levels(encoder)
-            forward = tf.function(lambda x: net(x, training=False), reduce_retracing=True)
-            loaded.extend([resize_images(pixels[rows], _SIZE), forward])
-        images, forward = loaded
-        view, parts = tf.function(kind), []
-        for start in range(0, _TRAIN, 250):
-            seeds = example_seeds(0, 0, tf.range(start, start + 250), tf.constant(number))
-            outputs = forward(view(tf.constant(images[start : start + 250]), seeds))
-            parts.append({key: outputs[key].numpy() for key in ("features", "levels")})
-        return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-
-    for name, kind in view_kinds().items():
-        for number in (0, 1)[: 1 if name == "whole" else 2]:
-            path = directory / f"teach_{name.replace(' ', '_')}{number}.npz"
-            if not path.exists():
-                np.savez(path, allow_pickle=False, **embed(kind, number + 10 * (" " in name)))
-            with np.load(path, allow_pickle=False) as found:
-                kept[f"{name} {number}"] = dict(found)
-    for path in directory.glob("validation_*.npz"):
-        with np.load(path, allow_pickle=False) as found:
-            kept[path.stem] = dict(found)
-    return kept
-
-
-def fit(
-    vectors: dict[str, study.Vectors],
-    seen: dict[str, int],
-    compared: Sequence[str],
-    *,
-    rank: float = 0.0,
-    seed: int = 0,
-) -> keras.Model:
-    """A head that sees so many views of each kind in a step."""
-
-    def named(kind: str) -> list[str]:
-        return [name for name in vectors if name.rpartition(" ")[0] == kind]
-
-    def unit(name: str) -> np.ndarray:
-        features = vectors[name]["features"]
-        return features / np.linalg.norm(features, axis=1, keepdims=True)
-
-    references = {name: unit(name) for kind in compared for name in named(kind)}
-    columns = {name: at for at, name in enumerate(n for kind in seen for n in named(kind))}
-    levels = tf.constant(np.stack([vectors[name]["levels"] for name in columns], axis=1))
-    targets = np.stack(
-        [
-            np.mean([(unit(n) * r).sum(axis=1) for m, r in references.items() if m != n], axis=0)
-            for n in columns
-        ],
-        axis=1,
-    )
-    cosines = tf.constant(targets.astype(np.float32))
+def fit(vectors: study.Vectors, seen: dict[str, int], *, seed: int = 0) -> keras.Model:
+    """A head that sees so many views of each kind in a step, as `fit-kappa` teaches it."""
+    mu = vectors["mean_direction"]
+    cosines = np.einsum("nvd,nwd->nvw", mu, mu[:, COMPARED])
+    own = np.eye(mu.shape[1])[:, COMPARED]  # no view is compared with itself
+    targets = (cosines * (1 - own)).sum(axis=2) / (1 - own).sum(axis=1)
+    levels, cosine = tf.constant(vectors["levels"]), tf.constant(targets.astype(np.float32))
     keras.utils.set_random_seed(seed)
     head = models.build_concentration_head(levels.shape[2], input_norm=True)
     optimizer = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(1e-3, _STEPS))
@@ -132,61 +82,39 @@ def fit(
 
     @tf.function
     def step(places: tf.Tensor) -> None:
-        values, cosine = tf.gather_nd(levels, places), tf.gather_nd(cosines, places)
         with tf.GradientTape() as tape:
-            kappa = head(values, training=True)
-            loss = tf.add_n(list(losses.concentration_terms([cosine], [kappa]).values()))
-            if rank:
-                sign = tf.sign(cosine[:, None] - cosine)
-                pairs = tf.nn.softplus(-2.0 * sign * (kappa[:, None] - kappa))
-                loss += rank * tf.reduce_mean(tf.where(sign != 0.0, pairs, 0.0))
+            kappa = head(tf.gather_nd(levels, places), training=True)
+            terms = losses.concentration_terms([tf.gather_nd(cosine, places)], [kappa])
+            loss = tf.add_n(list(terms.values()))
         optimizer.apply(tape.gradient(loss, head.trainable_variables), head.trainable_variables)
 
     rng = np.random.default_rng(seed)
     for _ in range(_STEPS):
-        drawn = np.concatenate(
-            [rng.choice([columns[name] for name in named(kind)], n) for kind, n in seen.items()]
-        )
-        step(tf.constant(np.stack([rng.integers(_TRAIN, size=len(drawn)), drawn], axis=1)))
+        rows, places = rng.integers(len(mu), size=_BATCH), []
+        for kind, count in seen.items():
+            drawn = rng.permuted(np.tile(KINDS[kind], (_BATCH, 1)), axis=1)[:, :count]
+            places += [np.stack([rows, column], axis=1) for column in drawn.T]
+        step(tf.constant(np.concatenate(places)))
     return head
-
-
-ROWS: dict[str, tuple[dict[str, int], tuple[str, ...], float]] = {
-    "small crops, near": ({"small": 256, "near small": 128}, ("small",), 0.0),
-    "as many wide views": ({"small": 128, "near small": 128}, ("small",), 0.0),
-    "spaced taps": ({"small": 128, "spaced small": 128}, ("small",), 0.0),
-    "large crops": ({"large": 128, "near large": 128}, ("large",), 0.0),
-    "large crops, spaced taps": ({"large": 128, "spaced large": 128}, ("large",), 0.0),
-    "... twice as many wide views": ({"large": 128, "spaced large": 256}, ("large",), 0.0),
-    "... and native ones": (
-        {"large": 128, "spaced large": 128, "native large": 128},
-        ("large",),
-        0.0,
-    ),
-    "... and the whole image": (
-        {"whole": 64, "large": 64, "spaced large": 128, "native large": 128},
-        ("whole", "large"),
-        0.0,
-    ),
-    "... and a rank loss, weight 0.5": (
-        {"whole": 64, "large": 64, "spaced large": 128, "native large": 128},
-        ("whole", "large"),
-        0.5,
-    ),
-}
 
 
 def main(argv: Sequence[str]) -> None:
     """Embeds, fits, prints a Markdown table."""
     del argv
     given = flags.FLAGS
-    vectors = collect(given.encoder, given.data_dir, pathlib.Path(given.directory))
-    print("| what the head sees | AUROC | Spearman | least |\n| --- | ---: | ---: | ---: |")
-    for name, (seen, compared, rank) in ROWS.items():
-        heads = [fit(vectors, seen, compared, rank=rank, seed=s) for s in range(given.seeds)]
-        found = [study.judge(head, vectors, "validation") for head in heads]
-        cells = [f"{np.mean([one[key] for one in found]):.3f}" for key in found[0]]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    directory = pathlib.Path(given.directory)
+    shifted = study.collect(given.run, given.data_dir, directory, suite=given.suite)
+    vectors = embed_views(given.run, given.data_dir, directory / "views.npz")
+    groups = ("validation", "suite") if given.suite else ("validation",)
+    print(f"| what the head sees |{' AUROC, severity 5 | Spearman |' * len(groups)}")
+    print("| --- |" + " ---: | ---: |" * len(groups))
+    for name, seen in ROWS.items():
+        cells = []
+        heads = [fit(vectors, seen, seed=seed) for seed in range(given.seeds)]
+        scores = [study.blocks(lambda x, h=head: h(x).numpy(), "levels") for head in heads]
+        for group in groups:
+            cells.append(np.mean([study.shifted(one, shifted, group) for one in scores], axis=0))
+        print(f"| {name} | {' | '.join(f'{x:.3f}' for x in np.ravel(cells))} |", flush=True)
 
 
 if __name__ == "__main__":
