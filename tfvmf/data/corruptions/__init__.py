@@ -2,30 +2,23 @@
 
     corrupted = corrupt(images, "glass_blur", severity=3)
 
-Parameters are those of the published CIFAR-10 generator, not ImageNet's. On images that are not
-32 pixels wide, lengths in pixels stay as they are and lengths in shares of the side (elastic
-transform, pixelate) grow with it. What comes out is "CIFAR-10-C protocol, generated", not
-CIFAR-10-C: the random numbers are others, and motion blur does not go through ImageMagick.
-
-Not the package `imagecorruptions`: it has ImageNet's parameters, draws from NumPy's global state
-and needs OpenCV, scikit-image and numba. The published program makes 230 images per second on one
-core, this one 8,300 on two (docs/speed.md), with the same statistics
-(benchmarks/corruption_fidelity.py).
-
-A new corruption is one function and one line in `kinds.KINDS`.
+Parameters are those of the published CIFAR-10 generator, not ImageNet's (the package
+`imagecorruptions`, which also draws from NumPy's global state). What comes out is not CIFAR-10-C:
+the random numbers are others, and motion blur does not go through ImageMagick; the statistics are
+the same (benchmarks/corruption_fidelity.py). A new corruption is one function and one line in
+`kinds.KINDS`.
 """
 
 import concurrent.futures
 import difflib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tfvmf import cores
 from tfvmf.data.corruptions import kinds
-from tfvmf.data.corruptions.draws import Draws, Images
+from tfvmf.data.corruptions.filters import Draws, Images
 from tfvmf.data.corruptions.frost_textures import frost_source as frost_source
 from tfvmf.errors import UserError
 
@@ -58,7 +51,7 @@ def corrupt(
     first_index: int = 0,
     indices: Sequence[int] | npt.NDArray[np.integer] | None = None,
 ) -> Images:
-    """Corrupts a batch of images.
+    """Corrupts a batch of images: uint8 [N, H, H, 3], a new array.
 
     The image at `index` of its data set is corrupted by random numbers that depend only on (seed,
     name, severity, index): any batches and samples of a data set have the same pixels.
@@ -70,12 +63,6 @@ def corrupt(
         seed: seed of the random numbers.
         first_index: position of images[0] in its data set, which the others follow.
         indices: positions [N] of all images, where they do not.
-
-    Returns:
-        uint8 [N, H, H, 3], a new array.
-
-    Raises:
-        UserError: on an unknown name, a severity out of range or images of another form.
     """
     name = canonical_name(name)
     whole = isinstance(severity, int | np.integer) and not isinstance(severity, bool)
@@ -93,7 +80,11 @@ def corrupt(
         part = slice(start, start + size)
         draws = Draws(f"{seed}/{name}/{severity}", places[part])
         pixels = function(np.ascontiguousarray(images[part]), draws, *parameters)
-        corrupted[part] = _to_uint8(pixels)
+        if pixels.dtype != np.uint8:
+            # Truncated to whole levels, as the published program does. float32 may miss one by a
+            # rounding error from below (254.99998 for 255): a thousandth of a level is added.
+            pixels = np.clip(pixels + np.float32(1e-3), 0, 255)
+        corrupted[part] = pixels
 
     # NumPy and Pillow release the interpreter's lock in their loops: threads suffice.
     with concurrent.futures.ThreadPoolExecutor(min(_THREADS, cores.available())) as pool:
@@ -108,9 +99,8 @@ def canonical_name(name: str) -> str:
     if plain not in kinds.KINDS:
         near = difflib.get_close_matches(plain, [*ALL_CORRUPTIONS, *_ALIASES], n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(
-            f"unknown corruption {name!r}: {hint or 'known are ' + ', '.join(ALL_CORRUPTIONS)}"
-        )
+        known = f"known are {', '.join(ALL_CORRUPTIONS)}"
+        raise UserError(f"unknown corruption {name!r}: {hint or known}")
     return plain
 
 
@@ -127,15 +117,3 @@ def _check_images(images: Images) -> None:
             f"images are {found}: corruptions take a NumPy array, uint8 [N, H, H, 3] with H at "
             f"least {SMALLEST_SIDE}"
         )
-
-
-def _to_uint8(pixels: npt.NDArray[Any]) -> Images:
-    """Truncates to whole levels, as the published program does.
-
-    float32 may miss a whole level by a rounding error from below (254.99998 for 255): a
-    thousandth of a level is added first.
-    """
-    if pixels.dtype == np.uint8:
-        return pixels
-    pixels += np.float32(1e-3)
-    return np.clip(pixels, 0, 255, out=pixels).astype(np.uint8)

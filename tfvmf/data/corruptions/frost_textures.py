@@ -1,9 +1,8 @@
 """Textures of ice for the frost corruption.
 
-The published generator blends in photographs of frost. The `imagecorruptions` wheel ships them:
-when it is installed (extra `corruptions`) they are read from its files, without importing it.
-Otherwise textures are made here, with the brightness, color, deviation and gradient of the
-photographs.
+The published generator blends in photographs of frost, which the `imagecorruptions` wheel (extra
+`corruptions`) ships. Without it, textures are made here, with the brightness, color, deviation and
+gradient of the photographs.
 """
 
 import functools
@@ -14,7 +13,7 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage, spatial
 
-from tfvmf.data.corruptions.draws import Floats, Images
+from tfvmf.data.corruptions.filters import Floats, Images
 
 # The published program draws from the first five of its six photographs.
 _PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
@@ -37,16 +36,12 @@ _DIRECTIONS = 12
 
 def frost_source() -> str:
     """Where frost comes from on this machine, for the report."""
-    if _photographs_directory() is not None:
-        return "photographs of the imagecorruptions package"
-    return "procedural ice texture"
+    found = _photographs_directory() is not None
+    return "photographs of the imagecorruptions package" if found else "procedural ice texture"
 
 
 def textures(side: int) -> tuple[Images, ...]:
-    """Five textures, uint8 [h, w, 3] each, with h and w above `side`.
-
-    A texture that is too small is continued by its mirror image.
-    """
+    """Five textures, uint8 [h, w, 3], with h and w above `side`: mirrored if they are smaller."""
     return _textures(_photographs_directory(), side)
 
 
@@ -65,21 +60,14 @@ def _textures(directory: pathlib.Path | None, side: int) -> tuple[Images, ...]:
     if directory is None:
         found = [_make(number) for number in range(len(_STATISTICS))]
     else:
-        found = [_read(directory / name) for name in _PHOTOGRAPHS]
-    return tuple(_continue(texture, side + 1) for texture in found)
-
-
-def _read(path: pathlib.Path) -> Images:
-    with Image.open(path) as image:
-        pixels = np.asarray(image.convert("RGB"))
-    middle = _SHRINK // 2
-    return pixels[middle::_SHRINK, middle::_SHRINK]
-
-
-def _continue(texture: Images, least: int) -> Images:
-    height, width = texture.shape[:2]
-    below, beside = max(0, least - height), max(0, least - width)
-    return np.pad(texture, [(0, below), (0, beside), (0, 0)], mode="symmetric")
+        photographs = [Image.open(directory / name).convert("RGB") for name in _PHOTOGRAPHS]
+        middle = _SHRINK // 2
+        found = [np.asarray(each)[middle::_SHRINK, middle::_SHRINK] for each in photographs]
+    missing = [[(0, max(0, side + 1 - length)) for length in each.shape[:2]] for each in found]
+    return tuple(
+        np.pad(texture, [*margins, (0, 0)], mode="symmetric")
+        for texture, margins in zip(found, missing, strict=True)
+    )
 
 
 def _make(number: int) -> Images:

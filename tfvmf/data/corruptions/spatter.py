@@ -1,7 +1,7 @@
 """Spatter: drops of water on the lens at severities 1 to 3, of mud at 4 and 5.
 
-The water needs an edge detector, a distance transform and a histogram equalization. They are
-written here for whole batches of small images, in the form that this one corruption needs.
+The water needs an edge detector, a distance transform and a histogram equalization, written here
+for whole batches of small images.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from tfvmf.data.corruptions import filters
-from tfvmf.data.corruptions.draws import Draws, Floats, Images
+from tfvmf.data.corruptions.filters import Draws, Floats, Images
 
 Masks = npt.NDArray[np.bool_]
 
@@ -22,15 +22,13 @@ _BOX = np.full((3, 3), 1 / 9, np.float32)
 _RELIEF = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)
 _SOBEL = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
 
-
 # Distances of 0 to `_FARTHEST` + 1 pixels both ways in Borgefors' metric of 5 x 5 steps, by which
 # the published program approximates Euclid's: the shortest way in steps along a row (length 1),
 # diagonal (1.4) and of a knight (2.1969).
 _OFFSETS = np.arange(_FARTHEST + 2)
 _P, _Q = np.maximum.outer(_OFFSETS, _OFFSETS), np.minimum.outer(_OFFSETS, _OFFSETS)
-_METRIC = np.where(_P >= 2 * _Q, _P + 0.1969 * _Q, 2.1969 * (_P - _Q) + 1.4 * (2 * _Q - _P)).astype(
-    np.float32
-)
+_LONG, _SHORT = _P + 0.1969 * _Q, 2.1969 * (_P - _Q) + 1.4 * (2 * _Q - _P)
+_METRIC = np.where(_P >= 2 * _Q, _LONG, _SHORT).astype(np.float32)
 
 
 def spatter(
@@ -80,7 +78,6 @@ def _edges(levels: npt.NDArray[np.uint8]) -> Masks:
         for kernel in (_SOBEL, _SOBEL.T)
     )
     size = np.abs(gx) + np.abs(gy)
-
     height, width = levels.shape[1:]
     framed = np.pad(size, [(0, 0), (1, 1), (1, 1)])
 
@@ -92,24 +89,18 @@ def _edges(levels: npt.NDArray[np.uint8]) -> Masks:
     flat = np.abs(gy) < slope * np.abs(gx)
     steep = slope * np.abs(gy) > np.abs(gx)
     falling = (gx < 0) != (gy < 0)
-    ridge = np.where(
-        falling,
-        (size > moved(-1, 1)) & (size > moved(1, -1)),
-        (size > moved(-1, -1)) & (size > moved(1, 1)),
-    )
+    ridge = (size > moved(-1, -1)) & (size > moved(1, 1))
+    ridge = np.where(falling, (size > moved(-1, 1)) & (size > moved(1, -1)), ridge)
     ridge = np.where(steep, (size > moved(-1, 0)) & (size >= moved(1, 0)), ridge)
     ridge = np.where(flat, (size > moved(0, -1)) & (size >= moved(0, 1)), ridge)
-
     strong, weak = ridge & (size > _EDGE_HIGH), ridge & (size > _EDGE_LOW)
     return ndimage.binary_propagation(strong, structure=np.ones((1, 3, 3)), mask=weak)
 
 
 def _distance(edges: Masks) -> Floats:
-    """Distance to the nearest edge pixel up to `_FARTHEST`, in the metric of `_METRIC`.
+    """Distance to the nearest edge pixel in the metric of `_METRIC`; only up to `_FARTHEST` exact.
 
-    First along rows; then, as the metric grows with the distance along a row, the nearest pixel
-    is d = min over rows of metric(offset of the row, distance in that row). What is farther is
-    anything above `_FARTHEST`.
+    First along rows; then the minimum over rows of metric(offset of the row, distance in that row).
     """
     reach = _FARTHEST + 1
     row = np.where(edges, np.uint8(0), np.uint8(reach))
@@ -126,10 +117,7 @@ def _distance(edges: Masks) -> Floats:
 
 
 def _equalize(levels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Histogram equalization: the darkest level becomes 0, the brightest (`_FARTHEST`) 255.
-
-    An image of one level stays as it is.
-    """
+    """Histogram equalization: darkest level to 0, brightest to 255; of one level as it is."""
     count, bins = len(levels), _FARTHEST + 1
     bin_of = levels.reshape(count, -1) + bins * np.arange(count)[:, None]
     histogram = np.bincount(bin_of.ravel(), minlength=bins * count).reshape(count, bins)
