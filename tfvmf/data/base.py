@@ -21,15 +21,10 @@ _TEST_SHARE = 0.1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `sources.load` was asked for, which explains the fields; each loader reads its own.
+    """What `sources.load` was asked for, which explains the fields; each loader reads its own."""
 
-    Attributes:
-        spec: as the user wrote it, for messages and `Source.name` (`folder:/data/birds`).
-        target: what follows the scheme (`/data/birds`), or the TFDS name.
-    """
-
-    spec: str
-    target: str
+    spec: str  # as the user wrote it: `folder:/data/birds`
+    target: str  # what follows the scheme (`/data/birds`), or the TFDS name
     split: str = "train"
     data_dir: str = ""
     download: bool = False
@@ -39,7 +34,7 @@ class Request:
     skip_broken: bool = False
 
     def bytes(self, count: int) -> int:
-        """What `count` images take, at the requested size."""
+        """Memory for `count` images at the requested size."""
         return count * self.image_size**2 * 3
 
     def fits(self, count: int) -> bool:
@@ -49,9 +44,6 @@ class Request:
 
 class Source(abc.ABC):
     """Images with random access by index, in an order that never changes.
-
-    Random access is what makes the order of training a function of (seed, step) alone, so that a
-    resumed run sees what an uninterrupted one would have seen.
 
     Attributes:
         name: the spec that it was loaded from: `digits`, `cifar10`, `folder:/data/birds`.
@@ -64,8 +56,7 @@ class Source(abc.ABC):
         files: path of each image's file, or None when the images are not files of their own.
         broken: {file: reason} of the files that were left out because they cannot be read.
         divided: whether the split was made here, by a hash, of data that come without one.
-        native_size: height and width of the images as they are stored (the shorter side, where
-            they are not squares), or None when sizes differ.
+        native_size: shorter side of the images as they are stored, or None when sizes differ.
     """
 
     broken: Mapping[str, str] = {}
@@ -151,11 +142,8 @@ class Source(abc.ABC):
     ) -> "tf.data.Dataset":
         """Batches uint8 [B, H, W, 3], for `model.fit`, `model.predict` and your own loops.
 
-        Args:
-            batch_size: images per batch.
-            seed: shuffles all images, in a new order every epoch; without one they come in order.
-            labels: whether to give pairs (images, labels), the labels int32 [B].
-            drop_remainder: whether to leave out the last batch where it is smaller.
+        With `seed` they come in a new random order every epoch; with `labels` as pairs (images,
+        labels int32 [B]).
         """
         import tensorflow as tf
 
@@ -194,12 +182,8 @@ class Source(abc.ABC):
 class ArraySource(Source):
     """A source whose images are one uint8 array [N, H, W, 3], in memory or mapped from a file.
 
-    Args:
-        request: what was asked for.
-        images: uint8 [N, H, W, 3]; a `np.memmap` stays on disk.
-        order: int [N]: example i is `images[order[i]]`; None when they are in order already.
-        **about: see `Source`; labels, in the order of the examples, need `class_names` or
-            `num_classes`.
+    Example i is `images[order[i]]`, or `images[i]` without an `order`. `about`: see `Source`;
+    labels, in the order of the examples, need `class_names` or `num_classes`.
     """
 
     def __init__(
@@ -228,12 +212,7 @@ class ArraySource(Source):
 
 
 class Subset(Source):
-    """Some images of another source, which stays the owner of their pixels.
-
-    Attributes:
-        whole: the other source.
-        indices: int64 [n], distinct, read-only: example i is the one at `indices[i]`.
-    """
+    """Some images of another source `whole`: example i is the one at `indices[i]`."""
 
     def __init__(self, whole: Source, indices: np.ndarray) -> None:
         indices = np.array(indices, np.int64)
@@ -242,13 +221,9 @@ class Subset(Source):
         if indices.min() < 0 or indices.max() >= whole.size:
             raise IndexError(f"{whole!r} has no images {indices.min()} to {indices.max()}")
         indices.setflags(write=False)
+        vars(self).update(vars(whole))
         self.whole, self.indices, self.size = whole, indices, len(indices)
-        self.name, self.split, self.image_shape = whole.name, whole.split, whole.image_shape
-        self.class_names, self.num_classes = whole.class_names, whole.num_classes
-        self.broken, self.divided = whole.broken, whole.divided
-        self.native_size = whole.native_size
         self.files = [whole.files[index] for index in indices] if whole.files else None
-        self.labels = None
         if whole.labels is not None:
             self.labels = whole.labels[indices]
             self.labels.setflags(write=False)
@@ -282,11 +257,6 @@ def sample_indices(source: Source, count: int, *, seed: int = 0) -> np.ndarray:
 
     With labels, each class has its share of the sample, rounded by the largest remainders, and at
     least one image if `count` allows. A source of at most `count` images is returned whole.
-
-    Args:
-        source: What to draw from.
-        count: How many, at least 1.
-        seed: The same seed gives the same images.
     """
     if count < 1:
         raise ValueError(f"a sample of {count} images: expected at least 1")
@@ -328,10 +298,8 @@ def check_split(spec: str, split: str, known: Sequence[str] = SPLITS) -> None:
 def choose_split(keys: Sequence[str], split: str) -> np.ndarray:
     """Indices of the keys that belong to `split`, in their order: int [n].
 
-    For data that come without a split. One key in ten is a test key, by a hash of the key alone:
-    the same on every machine, and adding examples moves no earlier one from one side to the other.
-    Where chance would leave a side of two or more keys empty, that side gets the key that came
-    closest to it.
+    One key in ten is a test key, by a hash of the key alone: adding examples moves no earlier one
+    to the other side. Of two or more keys each side gets at least the one that came closest to it.
     """
     check_split("split", split)
     if split == "all":

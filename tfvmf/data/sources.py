@@ -75,19 +75,12 @@ def load(
             `folder:/path`; `npz:/path`. A `pathlib.Path` is a folder, or an npz file by its ending.
         split: `train`, `test` or `all`; with TFDS any split expression, such as `train[:45000]`.
         data_dir: where TFDS data sets are prepared; by default TFDS's own folder.
-        download: downloads and prepares a TFDS data set that is not there, with TFDS's own
-            progress bar.
-        image_size: images are returned as [image_size, image_size, 3].
+        download: downloads and prepares a TFDS data set that is not there.
+        image_size: images are returned as uint8 RGB [image_size, image_size, 3].
         memory_limit: bytes; larger sets stay on disk.
         max_pixels: an image of more is refused before it is decoded.
         skip_broken: leaves out files of a folder that cannot be read, and names them in
             `Source.broken`; otherwise they are an error.
-
-    Returns:
-        A Source; its images are uint8 RGB.
-
-    Raises:
-        UserError: anything the user can fix; the message names the file or the spec.
     """
     if not isinstance(image_size, int) or isinstance(image_size, bool) or image_size < 8:
         raise UserError(f"image_size={image_size!r}: expected a whole number of pixels, 8 or more")
@@ -115,16 +108,12 @@ def download(spec: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] =
 
     TFDS runs TensorFlow to encode images: set up devices before, or do this in another process, as
     the programs do for `--download`.
-
-    Args:
-        spec: see `load`.
-        data_dir: where TFDS data sets are prepared; by default TFDS's own folder.
     """
     spec, scheme, target = parse(spec)
     if scheme == "tfds":
-        tfds_source.open_builder(
-            Request(spec=spec, target=target, data_dir=os.fspath(data_dir), download=True)
-        )
+        place = os.fspath(data_dir)
+        request = Request(spec=spec, target=target, data_dir=place, download=True)
+        tfds_source.open_builder(request)
 
 
 def parse(spec: str | os.PathLike[str]) -> tuple[str, str, str]:
@@ -135,20 +124,14 @@ def parse(spec: str | os.PathLike[str]) -> tuple[str, str, str]:
     scheme, _, target = spec.partition(":")
     if scheme in SOURCES:
         return spec, scheme, target
-    if not tfds_source.NAME.fullmatch(spec):
-        raise UserError(f"'{spec}': unknown source; {_advice(spec)}")
-    return spec, "tfds", spec
-
-
-def _advice(spec: str) -> str:
-    """What the user may have meant."""
-    path = os.path.expanduser(spec)
+    if tfds_source.NAME.fullmatch(spec):
+        return spec, "tfds", spec
+    meant = ""
     if spec.endswith(".npz"):
-        return f"did you mean 'npz:{spec}'?"
-    if "/" in spec and os.path.isdir(path):
-        return f"did you mean 'folder:{spec}'?"
-    scheme, colon, target = spec.partition(":")
-    close = difflib.get_close_matches(scheme, list(SOURCES), n=1)
-    if close:
-        return f"did you mean '{close[0]}{colon}{target}'?"
-    return "known are digits, folder:/path, npz:/path and the names of TFDS data sets"
+        meant = f"npz:{spec}"
+    elif "/" in spec and os.path.isdir(os.path.expanduser(spec)):
+        meant = f"folder:{spec}"
+    elif close := difflib.get_close_matches(scheme, list(SOURCES), n=1):
+        meant = spec.replace(scheme, close[0], 1)
+    advice = f"did you mean '{meant}'?" if meant else tfds_source.KNOWN
+    raise UserError(f"'{spec}': unknown source; {advice}")
