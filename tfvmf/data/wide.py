@@ -1,9 +1,8 @@
 """Views from a wider world than the augmentations, to show a concentration head.
 
 An encoder that never sees a badly damaged picture cannot learn to doubt one. These views are
-damaged in ways that no test of tfvmf uses (no noise, no blur, no weather, no compression): passed
-through a random filter, or given the spectrum of another image. What the head is to say of them is
-not taught by hand: it is the measured cosine with an ordinary view. What was tried: docs/kappa.md.
+damaged in ways that no test of tfvmf uses (no noise, no blur, no weather, no compression).
+What was tried: docs/kappa.md.
 """
 
 import dataclasses
@@ -51,17 +50,10 @@ class WideViews:
             raise ValueError(f"kinds must be some of {', '.join(KINDS)}, not {self.kinds}")
 
     def __call__(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        """One wide view of each image.
+        """One wide view of each image: float32 [B, size, size, 3] in [0, 1].
 
         The other image of a pair is one of the *global* batch, so that replicas see what a single
-        device would.
-
-        Args:
-            images: [B, H, W, 3], uint8, or floating point in [0, 1].
-            seeds: int32 [B, 2], see `counter_random.example_seeds`.
-
-        Returns:
-            float32 [B, size, size, 3] in [0, 1].
+        device would. Images and seeds as in `Augmentation.call`.
         """
         salted = salt(seeds)
         drawn = counter_random.uniforms(salted, len(_COLUMNS))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tfvmf import cores
 from tfvmf.data.corruptions import kinds
 from tfvmf.data.corruptions.filters import Draws, Images
-from tfvmf.data.corruptions.frost_textures import frost_source as frost_source
+from tfvmf.data.corruptions.weather import frost_source as frost_source
 from tfvmf.errors import UserError
 
 SOURCE = "CIFAR-10-C protocol, generated"

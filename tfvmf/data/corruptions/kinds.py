@@ -1,4 +1,4 @@
-"""Blurs, weather, noises and digital processing.
+"""All kinds of corruptions: blurs, noises, digital processing, and `weather`.
 
 Each function takes uint8 [N, H, H, 3], the images' random draws and the parameters of a severity
 (`KINDS`), and returns [N, H, H, 3] on the 0 to 255 scale. Lengths are in pixels unless a docstring
@@ -15,11 +15,9 @@ import numpy.typing as npt
 from PIL import Image
 from scipy import sparse
 
-from tfvmf.data.corruptions import filters, frost_textures
+from tfvmf.data.corruptions import filters
 from tfvmf.data.corruptions.filters import Draws, Floats, Images
-from tfvmf.data.corruptions.spatter import spatter
-
-_LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
+from tfvmf.data.corruptions.weather import fog, frost, snow, spatter
 
 
 def defocus_blur(images: Images, draws: Draws, radius: float, rim: float) -> Floats:
@@ -87,87 +85,6 @@ def _zoom_operator(side: int, end: float) -> sparse.csr_array:
         along = sparse.csr_array(filters.zoom_matrix(side, float(factor)))
         total = total + sparse.kron(along, along, format="csr")
     return total / np.float32(len(factors) + 1)
-
-
-def fog(images: Images, draws: Draws, thickness: float, decay: float) -> Floats:
-    """Mist: (x + c plasma) m / (m + c) on the 0 to 1 scale, m the image's brightest value."""
-    brightest = images.max(axis=(1, 2, 3), keepdims=True).astype(np.float32)
-    mist = 255 * thickness * _plasma(images.shape[1], decay, draws)[..., None]
-    return (images + mist) * (brightest / (brightest + 255 * thickness))
-
-
-def frost(images: Images, draws: Draws, image_weight: float, ice_weight: float) -> Floats:
-    """Blends in a random crop of a random texture of ice."""
-    side = images.shape[1]
-    textures = frost_textures.textures(side)
-    which = draws.integers(len(textures))
-    down, right = draws.uniform(0, 1), draws.uniform(0, 1)
-    blend = np.empty(images.shape, np.float32)
-    for number, texture in enumerate(textures):
-        chosen = np.flatnonzero(which == number)
-        windows = np.lib.stride_tricks.sliding_window_view(texture, (side, side), axis=(0, 1))
-        # The last window is left out, as the published program does.
-        top = (down[chosen] * max(len(windows) - 1, 1)).astype(np.intp)
-        left = (right[chosen] * max(windows.shape[1] - 1, 1)).astype(np.intp)
-        blend[chosen] = windows[top, left].transpose(0, 2, 3, 1)
-    return ice_weight * blend + np.float32(image_weight) * images
-
-
-def snow(
-    images: Images,
-    draws: Draws,
-    flakes: tuple[float, float, float, float],
-    motion: tuple[float, float],
-    weight: float,
-) -> Floats:
-    """The image, whitened, with moving flakes from two opposite directions.
-
-    y = w x + (1 - w) max(x, 1.5 luma(x) + 0.5) + s + rot180(s) on the 0 to 1 scale, where s is
-    thresholded noise (mean, deviation, zoom, threshold), blurred along a line (radius, sigma).
-    """
-    mean, deviation, zoom, threshold = flakes
-    side = images.shape[1]
-    field = draws.normal((side, side, 1)) * np.float32(deviation) + np.float32(mean)
-    if zoom > 1:
-        field = filters.apply_separable(field, filters.zoom_matrix(side, zoom))
-    field[field < threshold] = 0
-    # Whole levels before and after the blur: the published program passes 8-bit images around.
-    levels = (np.minimum(field, 1) * 255).astype(np.uint8)
-    falling = np.rint(filters.motion_blur(levels, *motion, angles=draws.uniform(-135, -45)))
-    pixels = images.astype(np.float32)
-    red, green, blue = (share * pixels[..., i] for i, share in enumerate(_LUMA))
-    whitened = np.maximum(pixels, (1.5 * (red + green + blue) + 127.5)[..., None])
-    snowy = (1 - weight) * whitened + weight * pixels
-    return snowy + (falling + falling[:, ::-1, ::-1])
-
-
-def _plasma(side: int, decay: float, draws: Draws) -> Floats:
-    """Clouds by the diamond-square algorithm on a torus, each scaled to [0, 1].
-
-    From coarse to fine, the center of each square and then of each diamond becomes the mean of
-    its four corners plus uniform noise, whose size falls by decay^2 with every halving.
-    """
-    size = 1 << (side - 1).bit_length()
-    # One number for each point of the grid: where it is used decides how much it is scaled.
-    field = draws.uniform(-1, 1, (size, size))
-    field[:, 0, 0] = 0
-    step, wobble = size, 100.0**2
-    while step >= 2:
-        half = step // 2
-        corners = field[:, ::step, ::step]
-        pairs = corners + np.roll(corners, -1, axis=1)
-        centers = field[:, half::step, half::step]
-        centers *= wobble
-        centers += (pairs + np.roll(pairs, -1, axis=2)) / 4
-        across, along = field[:, ::step, half::step], field[:, half::step, ::step]
-        for edges, axis, other in ((across, 1, 2), (along, 2, 1)):
-            around = centers + np.roll(centers, 1, axis=axis) + corners
-            edges *= wobble
-            edges += (around + np.roll(corners, -1, axis=other)) / 4
-        step, wobble = half, wobble / decay**2
-    field -= field.min(axis=(1, 2), keepdims=True)
-    field /= field.max(axis=(1, 2), keepdims=True)
-    return field[:, :side, :side].copy()
 
 
 def gaussian_noise(images: Images, draws: Draws, deviation: float) -> Floats:
