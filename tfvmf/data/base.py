@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "test", "all")
 MAX_CLASSES = 1_000_000
-_TEST_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ class Source(abc.ABC):
     Attributes:
         name: the spec that it was loaded from: `digits`, `cifar10`, `folder:/data/birds`.
         split: the part of the data set that it holds.
-        size: number of examples N.
+        size: number of examples N; `whole_size` that of the source that it is a subset of.
         image_shape: (H, W, 3).
         labels: int32 [N], or None when unlabeled.
         class_names: one name per class, or None when there are none.
@@ -74,7 +73,8 @@ class Source(abc.ABC):
         files: Sequence[str] | None = None,
     ) -> None:
         self._request = request
-        self.name, self.split, self.size = request.spec, request.split, size
+        self.name, self.split = request.spec, request.split
+        self.size = self.whole_size = size
         self.image_shape = (request.image_size, request.image_size, 3)
         self.files, self.labels = files, labels
         self.class_names = None if labels is None else class_names
@@ -85,10 +85,8 @@ class Source(abc.ABC):
         if labels is None:
             return
         if labels.shape != (size,):
-            raise UserError(
-                f"{self.name}: {size} images but labels of shape {list(labels.shape)} in split "
-                f"'{self.split}': expected one label per image"
-            )
+            found = f"{size} images but labels of shape {list(labels.shape)} in '{self.split}'"
+            raise UserError(f"{self.name}: {found}: expected one label per image")
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= self.num_classes:
             raise UserError(
@@ -166,11 +164,6 @@ class Source(abc.ABC):
         digest.update(b"" if self.labels is None else self.labels.tobytes())
         return digest.hexdigest()
 
-    @property
-    def whole_size(self) -> int:
-        """Number of examples in the source, or of the one that it is a subset of."""
-        return self.size
-
     def __len__(self) -> int:
         return self.size
 
@@ -233,11 +226,6 @@ class Subset(Source):
         """A copy of the chosen images when the whole source is in memory; else None."""
         return None if self.whole.array is None else self.whole.array[self.indices]
 
-    @property
-    def whole_size(self) -> int:
-        """Number of examples in the whole source."""
-        return self.whole.whole_size
-
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""
         return self.whole.take(self.indices[indices])
@@ -273,10 +261,8 @@ def sample_indices(source: Source, count: int, *, seed: int = 0) -> np.ndarray:
         for missing in np.flatnonzero(shares == 0):
             shares[shares.argmax()] -= 1
             shares[missing] = 1
-    drawn = [
-        rng.permutation(np.flatnonzero(labels == name))[:share]
-        for name, share in zip(classes, shares, strict=True)
-    ]
+    members = (np.flatnonzero(labels == name) for name in classes)
+    drawn = [rng.permutation(rows)[:n] for rows, n in zip(members, shares, strict=True)]
     return np.sort(np.concatenate(drawn))
 
 
@@ -307,7 +293,7 @@ def choose_split(keys: Sequence[str], split: str) -> np.ndarray:
     encoded = (key.encode("utf-8", "surrogateescape") for key in keys)
     digests = [hashlib.blake2b(key, digest_size=6).digest() for key in encoded]
     position = np.array([int.from_bytes(digest, "big") / 2**48 for digest in digests])
-    test = position < _TEST_SHARE
+    test = position < 0.1
     if len(keys) > 1 and not test.any():
         test[position.argmin()] = True
     if len(keys) > 1 and test.all():

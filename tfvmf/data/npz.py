@@ -153,8 +153,26 @@ def _read_labels(
         return None, None, 0
     pattern = next(p for p in _LABEL_KEYS if p.format(request.split) == key)
     keys = {key, *(pattern.format(other) for other in SPLITS)} & set(archive.keys)
-    counts = {each: count if each == key else None for each in sorted(keys)}
-    arrays = {each: _read_label_array(archive, each, request, n) for each, n in counts.items()}
+    arrays = {}
+    for each in sorted(keys):
+        shape, dtype = archive.header(each)
+        problem = ""
+        if not shape or shape[1:] not in ((), (1,)):
+            problem = f"has shape {list(shape)}; expected one label per image, [N]"
+        elif dtype.kind not in "uiUS":
+            problem = f"has type {dtype}; expected small integers, or names"
+        elif each == key and shape[0] != count:
+            problem = f"holds {shape[0]} labels for {count} images: expected one label per image"
+        elif not request.fits(shape[0]):
+            problem = f"holds {shape[0]} labels, for more images than memory_limit allows"
+        if problem:
+            raise UserError(f"{archive.path}: '{each}' {problem}")
+        if dtype.kind in "US":
+            arrays[each] = _read_text(archive, each, request)
+        else:
+            numbers = archive.read(each).reshape(-1)
+            check_classes(f"{archive.path}: '{each}'", int(numbers.max(initial=0)) + 1)
+            arrays[each] = numbers.astype(np.int64)
     if len({array.dtype.kind for array in arrays.values()}) > 1:
         raise UserError(f"{archive.path}: {sorted(keys)} are partly numbers and partly names")
     everything, labels = np.concatenate(list(arrays.values())), arrays[key]
@@ -171,29 +189,6 @@ def _read_labels(
             f"{archive.path}: 'class_names' has {len(given)} names: expected {classes} or more"
         )
     return labels, given, len(given)
-
-
-def _read_label_array(
-    archive: Archive, key: str, request: Request, count: int | None
-) -> np.ndarray:
-    """Labels as int64 [N] or str [N]; N is checked where `count` says what it is."""
-    shape, dtype = archive.header(key)
-    problem = ""
-    if not shape or shape[1:] not in ((), (1,)):
-        problem = f"has shape {list(shape)}; expected one label per image, [N]"
-    elif dtype.kind not in "uiUS":
-        problem = f"has type {dtype}; expected small integers, or names"
-    elif count is not None and shape[0] != count:
-        problem = f"holds {shape[0]} labels for {count} images: expected one label per image"
-    elif not request.fits(shape[0]):
-        problem = f"holds {shape[0]} labels, for more images than memory_limit allows"
-    if problem:
-        raise UserError(f"{archive.path}: '{key}' {problem}")
-    if dtype.kind in "US":
-        return _read_text(archive, key, request)
-    labels = archive.read(key).reshape(-1)
-    check_classes(f"{archive.path}: '{key}'", int(labels.max(initial=0)) + 1)
-    return labels.astype(np.int64)
 
 
 def _read_text(archive: Archive, key: str, request: Request) -> np.ndarray:

@@ -211,37 +211,38 @@ def open_builder(request: Request) -> Any:
         builder = tfds.builder(name, data_dir=data_dir)
         if not builder.info.splits:
             if not request.download:
-                raise _not_found(request, known=True)
+                raise UserError(
+                    f"{request.spec}: not prepared in {_place(request)}: add --download (in Python:"
+                    " download=True) to download and prepare it, or --data_dir if it is elsewhere"
+                )
             doing = "downloaded and prepared"
             builder.download_and_prepare()
     except UserError:
         raise
     except tfds.core.DatasetNotFoundError as error:
-        raise _not_found(request, known=False) from error
+        raise _not_found(request) from error
     except Exception as error:  # no network, no room, a download by hand, a changed file, ...
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(f"{request.spec}: cannot be {doing}: {reason}") from error
     return builder
 
 
-def _not_found(request: Request, *, known: bool) -> UserError:
-    """Says what is there, what was meant, or how to prepare what is not there."""
+def _place(request: Request) -> str:
+    return request.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+
+
+def _not_found(request: Request) -> UserError:
+    """Says what is there, or what was meant."""
     import tensorflow_datasets as tfds
 
-    where = request.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     name = re.split("[/:]", request.target)[0]
-    root = os.path.expanduser(where)
-    there = sorted(os.listdir(root)) if os.path.isdir(root) else []
-    if known:
-        return UserError(
-            f"{request.spec}: not prepared in {where}: add --download (in Python: download=True) "
-            "to download and prepare it, or --data_dir if it is elsewhere"
-        )
+    root = os.path.expanduser(_place(request))
+    there = os.listdir(root) if os.path.isdir(root) else []
     if name in there:
-        inside = sorted(os.listdir(os.path.join(root, name)))
+        inside = ", ".join(sorted(os.listdir(os.path.join(root, name))))
         return UserError(
-            f"{request.spec}: not among the versions and configs in {os.path.join(where, name)}: "
-            f"{', '.join(inside)}; write '{name}:VERSION' or '{name}/CONFIG'"
+            f"{request.spec}: not among the versions and configs in {_place(request)}/{name}: "
+            f"{inside}; write '{name}:VERSION' or '{name}/CONFIG'"
         )
     names = {*there, *tfds.list_builders(with_community_datasets=False)}
     close = difflib.get_close_matches(name, ["digits", "folder:", "npz:", *names])

@@ -236,10 +236,8 @@ def _water(levels: Images) -> Floats:
 
 def _edges(levels: Images) -> np.ndarray:
     """Canny's edges: thin ridges of the gradient above 150, and those above 50 that touch them."""
-    gx, gy = (
-        ndimage.correlate(levels.astype(np.int32), kernel[None], mode="nearest")
-        for kernel in (_SOBEL, _SOBEL.T)
-    )
+    whole = levels.astype(np.int32)
+    gx, gy = (ndimage.correlate(whole, k[None], mode="nearest") for k in (_SOBEL, _SOBEL.T))
     size = np.abs(gx) + np.abs(gy)
     height, width = levels.shape[1:]
     framed = np.pad(size, [(0, 0), (1, 1), (1, 1)])
@@ -266,11 +264,9 @@ def _distance(edges: np.ndarray) -> Floats:
     First along rows; then the minimum over rows of metric(offset of the row, distance in that row).
     """
     reach = _FARTHEST + 1
-    row = np.where(edges, np.uint8(0), np.uint8(reach))
-    for column in range(1, row.shape[2]):
-        np.minimum(row[:, :, column], row[:, :, column - 1] + 1, out=row[:, :, column])
-    for column in range(row.shape[2] - 2, -1, -1):
-        np.minimum(row[:, :, column], row[:, :, column + 1] + 1, out=row[:, :, column])
+    place = np.arange(edges.shape[2])
+    row = np.minimum.accumulate(np.where(edges, 0, reach) - place, axis=2) + place
+    row = np.minimum.accumulate((row + place)[..., ::-1], axis=2)[..., ::-1] - place
     nearest = _METRIC[0].take(row)
     for offset in range(1, min(reach, edges.shape[1])):
         beyond = _METRIC[offset].take(row)
