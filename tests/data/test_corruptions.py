@@ -379,8 +379,8 @@ def test_unknown_name(images):
         (np.zeros((2, 32, 32, 3), np.float32), "float32"),
         (np.zeros((32, 32, 3), np.uint8), r"\[32, 32, 3\]"),
         (np.zeros((2, 32, 32, 1), np.uint8), r"\[2, 32, 32, 1\]"),
-        (np.zeros((2, 32, 48, 3), np.uint8), "32 x 48"),
-        (np.zeros((2, 4, 4, 3), np.uint8), "4 x 4"),
+        (np.zeros((2, 32, 48, 3), np.uint8), r"\[2, 32, 48, 3\]"),
+        (np.zeros((2, 4, 4, 3), np.uint8), r"\[2, 4, 4, 3\]"),
         ([[1, 2], [3, 4]], "list"),
     ],
 )

@@ -87,9 +87,8 @@ def gaussian_blur(images: tf.Tensor, sigmas: tf.Tensor, max_sigma: float = 2.0) 
     in pixels; H and W must be known when the graph is built.
     """
     reach = int(np.ceil(3.0 * max_sigma))
-    height, width = images.shape[1:3]
-    rows, columns = _blur_weights(sigmas, height, reach), _blur_weights(sigmas, width, reach)
-    return _apply_to_axes(images, rows, columns)
+    weights = (_blur_weights(sigmas, length, reach) for length in images.shape[1:3])
+    return _apply_to_axes(images, *weights)
 
 
 def add_noise(images: tf.Tensor, sigmas: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
@@ -125,11 +124,10 @@ def _blur_weights(sigmas: tf.Tensor, length: int, reach: int) -> tf.Tensor:
     """[B, length, length]: row i holds the kernel around pixel i, its tails folded back."""
     reach = min(reach, length - 1)
     pixel = np.arange(length)
+    mirrored = np.pad(pixel, reach, mode="reflect")
     folds = np.zeros([reach + 1, length, length], np.float32)
     for distance in range(-reach, reach + 1):
-        target = np.abs(pixel + distance)
-        target = np.where(target >= length, 2 * (length - 1) - target, target)
-        folds[abs(distance), pixel, target] += 1.0
+        folds[abs(distance), pixel, mirrored[pixel + reach + distance]] += 1.0
     # In float64: the last bit of exp depends on where an example stands in the batch (see
     # `counter_random.normals`), and rounding to float32 removes it.
     sigmas = tf.maximum(tf.cast(sigmas, tf.float64), 1e-3)[:, tf.newaxis]

@@ -83,9 +83,8 @@ def _by_group(
     """Each row of `tensors` [B, ...] through the function that a number in [0, 1) draws for it."""
     count = len(functions)
     group = tf.cast(uniform * count, tf.int32)
-    rows, *parts = (
-        tf.dynamic_partition(x, group, count) for x in (tf.range(tf.shape(group)[0]), *tensors)
-    )
+    numbered = (tf.range(tf.shape(group)[0]), *tensors)
+    rows, *parts = (tf.dynamic_partition(each, group, count) for each in numbered)
     done = [function(*each) for function, *each in zip(functions, *parts, strict=True)]
     return tf.ensure_shape(tf.dynamic_stitch(rows, done), tensors[0].shape)
 
@@ -120,9 +119,8 @@ def _filtered(views: tf.Tensor, others: tf.Tensor, seeds: tf.Tensor, drawn: tf.T
     weights = tf.reshape(counter_random.normals(seeds, 27 * 3), [-1, 27, 3])
     # Taps that are farther apart than half the image would meet its mirror image only.
     fitting = [each for each in _SPACINGS if each == 1 or 4 * each <= min(views.shape[1:3])]
-    filtered = _by_group(
-        drawn[:, 2], [partial(_convolved, spacing=each) for each in fitting], views, weights
-    )
+    convolutions = [partial(_convolved, spacing=each) for each in fitting]
+    filtered = _by_group(drawn[:, 2], convolutions, views, weights)
     mean, variance = tf.nn.moments(filtered, [1, 2, 3], keepdims=True)
     target_mean, target_variance = tf.nn.moments(views, [1, 2, 3], keepdims=True)
     return (filtered - mean) * tf.sqrt(target_variance / (variance + 1e-8)) + target_mean
@@ -133,9 +131,7 @@ def _convolved(views: tf.Tensor, weights: tf.Tensor, *, spacing: int) -> tf.Tens
     batch, height, width = tf.shape(views)[0], views.shape[1], views.shape[2]
     padded = views
     for axis in (1, 2):  # mirrored at the sides; `tf.pad` refuses a batch without images
-        before, after = np.arange(spacing, 0, -1), np.arange(2, spacing + 2)
-        size = views.shape[axis]
-        places = np.concatenate([before, np.arange(size), size - after])
+        places = np.pad(np.arange(views.shape[axis]), spacing, mode="reflect")
         padded = tf.gather(padded, places, axis=axis)
     rates = [1, spacing, spacing, 1]
     patches = tf.image.extract_patches(padded, [1, 3, 3, 1], [1] * 4, rates, padding="VALID")

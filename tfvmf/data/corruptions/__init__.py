@@ -68,13 +68,20 @@ def corrupt(
     whole = isinstance(severity, int | np.integer) and not isinstance(severity, bool)
     if not whole or severity not in SEVERITIES:
         raise UserError(f"severity is {severity!r}: it must be an integer from 1 to 5")
-    _check_images(images)
+    is_array = isinstance(images, np.ndarray)
+    side = images.shape[1] if is_array and images.ndim == 4 else 0
+    if side < SMALLEST_SIDE or images.dtype != np.uint8 or images.shape[1:] != (side, side, 3):
+        found = f"{images.dtype} {list(images.shape)}" if is_array else f"a {type(images).__name__}"
+        raise UserError(
+            f"images are {found}: corruptions take a NumPy array, uint8 [N, H, H, 3] with H at "
+            f"least {SMALLEST_SIDE}"
+        )
     function, levels = kinds.KINDS[name]
     level = levels[severity - 1]
     parameters = level if isinstance(level, tuple) else (level,)
     corrupted = np.empty(images.shape, np.uint8)
     places = range(first_index, first_index + len(images)) if indices is None else indices
-    size = max(1, _CHUNK_PIXELS // (images.shape[1] * images.shape[2]))
+    size = max(1, _CHUNK_PIXELS // side**2)
 
     def run(start: int) -> None:
         part = slice(start, start + size)
@@ -102,18 +109,3 @@ def canonical_name(name: str) -> str:
         known = f"known are {', '.join(ALL_CORRUPTIONS)}"
         raise UserError(f"unknown corruption {name!r}: {hint or known}")
     return plain
-
-
-def _check_images(images: Images) -> None:
-    found = ""
-    if not isinstance(images, np.ndarray):
-        found = f"a {type(images).__name__}"
-    elif images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
-        found = f"{images.dtype} {list(images.shape)}"
-    elif images.shape[1] != images.shape[2] or images.shape[1] < SMALLEST_SIDE:
-        found = f"{images.shape[1]} x {images.shape[2]}"
-    if found:
-        raise UserError(
-            f"images are {found}: corruptions take a NumPy array, uint8 [N, H, H, 3] with H at "
-            f"least {SMALLEST_SIDE}"
-        )

@@ -86,8 +86,8 @@ def _plasma(side: int, decay: float, draws: Draws) -> Floats:
 def snow(
     images: Images,
     draws: Draws,
-    flakes: tuple[float, float, float, float],
-    motion: tuple[float, float],
+    flakes: tuple[float, ...],
+    motion: tuple[float, ...],
     weight: float,
 ) -> Floats:
     """The image, whitened, with moving flakes from two opposite directions.
@@ -195,20 +195,14 @@ def _make_ice(number: int) -> Images:
 
 
 def spatter(
-    images: Images,
-    draws: Draws,
-    mean: float,
-    deviation: float,
-    sigma: float,
-    threshold: float,
-    strength: float,
-    mud: bool,
+    images: Images, draws: Draws, noise: tuple[float, ...], strength: float, mud: bool
 ) -> Floats:
     """Water: x + s m color; mud: (1 - m) x + m color, with m the mask of the drops in [0, 1].
 
-    The liquid is blurred noise (mean, deviation, sigma), and a drop where that is above
-    `threshold`; `strength` is s of water, and the blur of the mask of mud.
+    The liquid is blurred noise (mean, deviation, sigma, threshold), and a drop where that is above
+    the threshold; `strength` is s of water, and the blur of the mask of mud.
     """
+    mean, deviation, sigma, threshold = noise
     side = images.shape[1]
     liquid = draws.normal((side, side, 1)) * np.float32(deviation) + np.float32(mean)
     liquid = filters.gaussian_blur(liquid, sigma)
@@ -230,8 +224,7 @@ def _water(levels: Images) -> Floats:
     depth = _equalize(filters.correlate(distance, _BOX).astype(np.uint8))
     relief = np.clip(filters.correlate(depth.astype(np.float32), _RELIEF), 0, 255)
     shaded = levels * np.rint(filters.correlate(relief, _BOX))
-    brightest = shaded.max(axis=(1, 2), keepdims=True)
-    return shaded / np.maximum(brightest, 1)
+    return shaded / np.maximum(shaded.max(axis=(1, 2), keepdims=True), 1)
 
 
 def _edges(levels: Images) -> np.ndarray:
