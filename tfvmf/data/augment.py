@@ -1,15 +1,12 @@
 """Random views of whole batches, in the graph.
 
 A view is: random resized crop, flip, color jitter, gray, blur, noise, in this order. What happens
-to an image is a pure function of the image and its seed (see `counter_random`). Not so in
-`keras.layers.Random*`, which draw from the state of a generator: N replicas or a resumed run would
-see other views.
+to an image is a pure function of the image and its seed (see `counter_random`); in
+`keras.layers.Random*` it depends on the calls before, and on the number of replicas.
 
-Where this differs from torchvision:
-- Jitter has a fixed order (brightness, contrast, saturation, hue); torchvision shuffles it.
-- Boxes have fractions of pixels, and one draw gives a box that fits: the area is uniform, the
-  ratio log-uniform over that part of its range that fits the image at this area. torchvision
-  tries up to 10 times, which gives the same ratios but fewer large areas.
+Other than in torchvision, jitter has a fixed order (brightness, contrast, saturation, hue), and one
+draw gives a box that fits: the area is uniform, the ratio log-uniform over that part of its range
+that fits the image at this area.
 """
 
 import inspect
@@ -170,8 +167,7 @@ class Augmentation(keras.layers.Layer):
     def draw(self, seeds: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> dict[str, tf.Tensor]:
         """The parameters of each operation that is switched on, for images of this size.
 
-        Any of `boxes` float32 [B, 4] (see `image_ops.resized_crop`) and `brightness`, `contrast`,
-        `saturation`, `hue`, `gray`, `blur`, `noise`, float32 [B].
+        `boxes` are float32 [B, 4] (see `image_ops.resized_crop`), all others float32 [B].
         """
         columns = tf.unstack(counter_random.uniforms(seeds, len(_COLUMNS)), axis=1)
         uniform = dict(zip(_COLUMNS, columns, strict=True))

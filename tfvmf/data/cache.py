@@ -1,7 +1,6 @@
 """Arrays on disk that take long to make: decoded images that exceed memory, embedded views.
 
-They are kept in `~/.cache/tfvmf`, or in the folder that the environment variable TFVMF_CACHE names,
-and removed when a new one is made after 30 days in which nobody used them.
+They are removed when a new one is made after 30 days in which nobody used them.
 """
 
 import contextlib
@@ -86,8 +85,7 @@ def write_npy(
 ) -> None:
     """Writes an array chunk by chunk in NumPy's format.
 
-    By plain writes, not through a memory map: when the disk is full a write raises an error, a
-    map kills the process.
+    Not through a memory map, which kills the process when the disk is full.
     """
     descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
     header = {"descr": descr, "fortran_order": False, "shape": shape}

@@ -53,9 +53,8 @@ def load(request: Request) -> Source:
     Labels: when all images lie in sub-folders (of the folder, or of `train` and `test`), and there
     are at least two of these, their sorted names are the classes. Otherwise there are no labels.
 
-    Every file is decoded once, here, in parallel: a broken one is an error, or with `skip_broken`
-    left out and named in `Source.broken`. Of a set that stays on disk the result is remembered, in
-    the folder for decoded images (see `cache`), until a file changes.
+    Every file is decoded once, here: a broken one is an error, or with `skip_broken` left out and
+    named in `Source.broken`. Of a set that stays on disk the result is remembered in `cache_dir()`.
     """
     paths, labels, classes, divided = list_files(request)
     broken: dict[int, str] = {}

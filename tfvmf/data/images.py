@@ -1,8 +1,7 @@
 """Image files and arrays to uint8 RGB squares: decode, orient, convert, resize.
 
-Files may be a stranger's: six formats are opened, told by their content, by Pillow's own decoders
-(for others it may start a program); sizes are checked before anything is decoded; all threads that
-decode share one amount of memory.
+Files may be a stranger's: six formats, told by their content, are opened (for others Pillow may
+start a program), sizes are checked before, and all threads share one amount of memory.
 """
 
 import contextlib

@@ -21,10 +21,7 @@ _GIB = 2**30
 
 
 class Archive:
-    """The arrays of an npz file; every failure to read one names the file and the key.
-
-    The file may be a stranger's: what an array's header promises is checked before it is read.
-    """
+    """The arrays of an npz file, checked as in `files`; a failure names the file and the key."""
 
     def __init__(self, path: str) -> None:
         self.path = path

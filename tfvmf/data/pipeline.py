@@ -45,9 +45,8 @@ def training_batches(
 ) -> tf.data.Dataset:
     """What `read` makes of the indices of the steps `start_step` ... `stop_step - 1`.
 
-    Each epoch is a new permutation of the examples, made from (seed, epoch) alone: a resumed run
-    starts in the middle of one and sees what the uninterrupted run would have seen. A step's batch
-    is cut into `replicas` shares; this pipeline delivers those of `local_replicas` replicas from
+    Each epoch is a permutation of the examples, made from (seed, epoch) alone. A step's batch is
+    cut into `replicas` shares; this pipeline delivers those of `local_replicas` replicas from
     `first_replica` on, one after the other, so that any number of replicas sees the same batch.
     """
     check_shares(batch_size, replicas)

@@ -1,8 +1,7 @@
 """Image data sets of tensorflow-datasets: `cifar10`, `mnist`, any other by name.
 
-Records are read by TensorFlow's own reader, which checks both checksums of each, and decoded by
-Pillow. Not by tf.data: nothing may run in TensorFlow before a program has set up its devices and
-strategy.
+Records are read by TensorFlow's own reader, which checks their checksums, not by tf.data: nothing
+may run in TensorFlow before a program has set up its devices and strategy.
 """
 
 import difflib
@@ -251,10 +250,7 @@ def _not_found(request: Request) -> UserError:
 
 
 def _keys(spec: str, info: Any) -> tuple[str, str | None]:
-    """The features that are the image and the label.
-
-    Image: `image`, or the only one. Label: `label`, the second supervised key, or the only one.
-    """
+    """The features that are the image (`image`, or the only one) and the label (likewise)."""
     import tensorflow_datasets as tfds
 
     def only(kind: Any, *preferred: str, other_than: Any = ()) -> str | None:

@@ -1,7 +1,6 @@
 """Views from a wider world than the augmentations, to show a concentration head.
 
-An encoder that never sees a badly damaged picture cannot learn to doubt one. These views are
-damaged in ways that no test of tfvmf uses (no noise, no blur, no weather, no compression).
+They are damaged in ways that no test of tfvmf uses (no noise, no blur, no weather, no compression).
 What was tried: docs/kappa.md.
 """
 
@@ -28,8 +27,8 @@ _SALT = 0x5DEECE66  # draws other numbers than the augmentation does from the sa
 class WideViews:
     """One ordinary view of each image, with one kind of damage drawn for each.
 
-    - filter: a random filter of 3x3 taps over all channels, 1, 2 or 4 pixels apart, blended with
-      the image.
+    - filter: blended with what a random filter of 3x3 taps over all channels, 1, 2 or 4 pixels
+      apart, makes of it.
     - spectrum: the amplitudes of its Fourier transform moved 0 to 100 % of the way to those of
       another image; the phases stay.
 

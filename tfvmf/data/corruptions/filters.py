@@ -1,7 +1,6 @@
-"""What corruptions are made of: random numbers, and linear filters on whole batches.
+"""Random numbers for images, and linear filters on whole batches, channels last.
 
-Images are float32 on the 0 to 255 scale, channels last; borders are those of the published
-generator.
+Borders are treated as the published generator does.
 """
 
 import functools
@@ -27,7 +26,6 @@ class Draws:
 
     Each image has a generator of its own, keyed by (seed, corruption, severity, index of the image
     in its data set): how images are split into batches and threads cannot change a pixel.
-    Generators are made on the first draw: corruptions without randomness do not pay for them.
     """
 
     def __init__(self, key: str, indices: Sequence[int] | npt.NDArray[np.integer]) -> None:
@@ -64,10 +62,7 @@ class Draws:
 def gaussian_matrix(
     side: int, sigma: float, *, mode: str = "nearest", truncate: float = 4.0
 ) -> Floats:
-    """The Gaussian blur of `side` samples as a matrix [side, side], border included.
-
-    It is read off from what SciPy does to the unit vectors, and blurs a batch in one product.
-    """
+    """SciPy's Gaussian blur of `side` samples as a matrix [side, side], border included."""
     blurred = ndimage.gaussian_filter1d(np.eye(side), sigma, axis=0, mode=mode, truncate=truncate)
     return blurred.astype(np.float32)
 

@@ -189,10 +189,7 @@ def elastic_transform(
 
 
 def _sample(images: Floats, y: Floats, x: Floats, *, mirror: str) -> Floats:
-    """Bilinear samples of each image at its own points, the image mirrored beyond its borders.
-
-    `mirror`: "reflect" does not repeat the border pixel, "symmetric" does (numpy.pad's names).
-    """
+    """Bilinear samples of each image at its own points; `mirror` is a mode of `np.pad`."""
     count, side = images.shape[:2]
     margin = 2 * side
     # The pixel that stands at position i - margin, int64 [5 side].

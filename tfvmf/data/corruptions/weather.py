@@ -216,10 +216,7 @@ def spatter(
 
 
 def _water(levels: Images) -> Floats:
-    """Shaded drops, brightest point 1: liquid times the relief of the distance to its edges.
-
-    Of levels [N, H, H], 0 where there is no liquid: an image without a drop stays dry.
-    """
+    """Shaded drops, brightest point 1: liquid [N, H, H] times relief of the distance to edges."""
     distance = np.minimum(_distance(_edges(levels)), _FARTHEST)
     depth = _equalize(filters.correlate(distance, _BOX).astype(np.uint8))
     relief = np.clip(filters.correlate(depth.astype(np.float32), _RELIEF), 0, 255)
