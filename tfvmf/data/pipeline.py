@@ -53,9 +53,8 @@ def training_batches(
     epoch_steps, share = size // batch_size, batch_size // replicas
 
     def epoch_indices(epoch: tf.Tensor) -> tf.data.Dataset:
-        order = tf.random.experimental.stateless_shuffle(
-            tf.range(size), seed=tf.stack([tf.constant(seed, tf.int64), epoch])
-        )
+        key = tf.stack([tf.constant(seed, tf.int64), epoch])
+        order = tf.random.experimental.stateless_shuffle(tf.range(size), seed=key)
         order = tf.reshape(order[: epoch_steps * batch_size], [epoch_steps, replicas, share])
         mine = order[:, first_replica : first_replica + local_replicas]
         return tf.data.Dataset.from_tensor_slices(tf.reshape(mine, [-1, share]))

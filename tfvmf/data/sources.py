@@ -15,9 +15,6 @@ from tfvmf.settings import MAX_PIXELS
 __all__ = ["MEMORY_LIMIT", "SOURCES", "ArraySource", "Request", "Source", "download", "load"]
 
 MEMORY_LIMIT = 2 * 2**30
-# Of each nine digits two are for testing: 400 of 1,797. Nine has no factor in common with the
-# runs of ten digits that the writers filled in, so that the classes stay balanced.
-_DIGITS_PERIOD, _DIGITS_TEST = 9, (1, 5)
 
 
 def load_digits(request: Request) -> Source:
@@ -28,21 +25,21 @@ def load_digits(request: Request) -> Source:
     from sklearn import datasets
 
     digits = datasets.load_digits()
-    if not request.fits(len(digits.target)):
+    count, side = len(digits.target), request.image_size
+    if not request.fits(count):
         raise UserError(
-            f"digits: {len(digits.target):,} images of {request.image_size}x{request.image_size} "
-            f"need {request.bytes(len(digits.target)) / 2**30:,.1f} GiB, and memory_limit is "
-            f"{request.memory_limit / 2**30:,.1f} GiB: lower image_size, or raise it"
+            f"digits: {count:,} images of {side}x{side} need {request.bytes(count) / 2**30:,.1f} "
+            f"GiB, and memory_limit is {request.memory_limit / 2**30:,.1f} GiB: lower image_size, "
+            "or raise it"
         )
-    test = np.isin(np.arange(len(digits.target)) % _DIGITS_PERIOD, _DIGITS_TEST)
+    # Of each nine digits two are for testing. Nine has no factor in common with the runs of ten
+    # digits that the writers filled in, so that the classes stay balanced.
+    test = np.isin(np.arange(count) % 9, (1, 5))
     chosen = {"train": ~test, "test": test, "all": np.ones_like(test)}[request.split]
     gray = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
-    source = ArraySource(
-        request,
-        np.stack([resize_image(image, request.image_size) for image in gray]),
-        labels=digits.target[chosen],
-        class_names=[str(digit) for digit in range(10)],
-    )
+    images = np.stack([resize_image(image, request.image_size) for image in gray])
+    names = [str(digit) for digit in range(10)]
+    source = ArraySource(request, images, labels=digits.target[chosen], class_names=names)
     source.native_size = gray.shape[1]
     return source
 

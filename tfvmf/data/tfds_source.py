@@ -254,11 +254,8 @@ def _keys(spec: str, info: Any) -> tuple[str, str | None]:
     import tensorflow_datasets as tfds
 
     def only(kind: Any, *preferred: str, other_than: Any = ()) -> str | None:
-        found = [
-            key
-            for key, feature in info.features.items()
-            if isinstance(feature, kind) and not isinstance(feature, other_than)
-        ]
+        found = [key for key, each in info.features.items() if isinstance(each, kind)]
+        found = [key for key in found if not isinstance(info.features[key], other_than)]
         known = [key for key in preferred if key in found] or (found if len(found) == 1 else [])
         return known[0] if known else None
 

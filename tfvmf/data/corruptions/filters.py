@@ -34,10 +34,8 @@ class Draws:
     @functools.cached_property
     def _generators(self) -> list[np.random.Generator]:
         digests = [hashlib.blake2b(key.encode(), digest_size=16).digest() for key in self._keys]
-        return [
-            np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
-            for digest in digests
-        ]
+        numbers = [int.from_bytes(digest, "little") for digest in digests]
+        return [np.random.Generator(np.random.Philox(key=number)) for number in numbers]
 
     def normal(self, shape: tuple[int, ...]) -> Floats:
         """Standard normal numbers, float32 [N, *shape]."""
