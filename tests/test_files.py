@@ -4,12 +4,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import zipfile
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.disks import as_nobody, full_disk
 
-from tfvmf import files
+from tfvmf import embedding, files
 from tfvmf.errors import UserError
 
 
@@ -121,3 +123,31 @@ def test_copies_replace_what_was_there(tmp_path):
     files.copy(source, target)
     assert files.fingerprint(source) == files.fingerprint(target)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["source", "target"]
+
+
+def read_arrays(path):
+    with files.arrays(path) as found:
+        return found
+
+
+@pytest.mark.parametrize("read", [read_arrays, embedding.read_table])
+def test_what_an_npz_file_expands_to_is_checked_before_it_is_read(tmp_path, monkeypatch, read):
+    """Of a file that may be a stranger's: a FIFO, a bomb, a header that promises too much."""
+    path = tmp_path / "t.npz"
+    features = np.zeros((1000, 50), np.float32)
+    np.savez_compressed(path, features=features)
+    assert read(path)["features"].shape == features.shape
+    monkeypatch.setattr(files, "_EXPANDED", 1000)
+    with pytest.raises(UserError, match=r"t\.npz .* would expand to 200,128"):
+        read(path)
+    np.savez(path, features=features)  # large, but so is the file
+    assert read(path)["features"].shape == features.shape
+    header = {"descr": "<f4", "fortran_order": False, "shape": (2, 2**40)}
+    with zipfile.ZipFile(path, "w") as archive, archive.open("features.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(UserError, match=r"t\.npz .* 0 bytes do not fit its header"):
+        read(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=r"t\.npz .*not a regular file"):
+        read(path)

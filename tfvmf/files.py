@@ -5,6 +5,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -15,7 +16,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from tfvmf.errors import UserError
 
@@ -35,6 +36,8 @@ _REFUSED = [
     )
 ]
 _ELSEWHERE = "choose another place"
+# What an npz file may expand to: 2 GiB, or 100 times its length. Real data do not compress as well.
+_EXPANDED, _EXPANSION = 2**31, 100
 
 
 def shipped_models() -> list[str]:
@@ -185,17 +188,62 @@ def literal(directory: Path) -> Iterator[str]:
         yield link
 
 
+def open_npz(path: Path) -> zipfile.ZipFile:
+    """Opens an npz file; ValueError if it is no regular file, or would expand without bounds."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for somebody to write to it
+        raise ValueError("not a regular file")
+    archive = zipfile.ZipFile(path)
+    expanded = sum(member.file_size for member in archive.infolist())
+    if expanded > max(_EXPANDED, _EXPANSION * status.st_size):
+        archive.close()
+        raise ValueError(f"its {status.st_size:,} bytes would expand to {expanded:,}")
+    return archive
+
+
+def open_array(
+    archive: zipfile.ZipFile, key: str
+) -> tuple[tuple[int, ...], "np.dtype", bool, IO[bytes]]:
+    """Shape and type of an array, whether it is stored by columns, and its content.
+
+    ValueError if it holds Python objects, or if its header promises more or less than is there.
+    """
+    import numpy as np
+
+    info = archive.getinfo(f"{key}.npy")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError("compressed in a way that NumPy does not write")
+    file = archive.open(info)
+    old = np.lib.format.read_magic(file) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("holds Python objects; save numbers instead")
+    found = info.file_size - file.tell()
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != found:
+        raise ValueError(f"{found:,} bytes do not fit its header, {shape} of {dtype}")
+    return shape, dtype, by_columns, file
+
+
+def read_array(archive: zipfile.ZipFile, key: str) -> "np.ndarray":
+    """An array of an npz file, after a look at its header."""
+    import numpy as np
+
+    open_array(archive, key)
+    with archive.open(f"{key}.npy") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
 @contextlib.contextmanager
 def arrays(path: Path) -> Iterator[dict[str, "np.ndarray"]]:
     """The plain arrays of an .npz file; what is wrong with it, or with what they hold, is one line.
 
     Errors of the block that looks at them count.
     """
-    import numpy as np
-
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            found = dict(archive)
+        with open_npz(path) as archive:
+            keys = [name.removesuffix(".npy") for name in archive.namelist()]
+            found = {key: read_array(archive, key) for key in keys}
         yield found
     except (
         *(OSError, ValueError, KeyError, TypeError, IndexError, EOFError, RuntimeError),

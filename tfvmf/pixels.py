@@ -11,14 +11,9 @@ _SLACK = 1e-4  # resizing in float32 may overshoot by rounding
 
 
 def check_pixels(images: Any, *, name: str = "images") -> np.ndarray:
-    """Images [N, H, W, 3] as an array, uint8 as they are or float32 in [0, 1].
+    """Images [N, H, W, 3] (an array, a tensor, a list) as uint8 or as float32 in [0, 1].
 
-    Args:
-        images: An array, a tensor, or a list of arrays of one size.
-        name: What messages call it.
-
-    Raises:
-        UserError: There are none, or they have another shape, type or range of values.
+    UserError if there are none, or they have another shape, type or range; it calls them `name`.
     """
     try:
         pixels = np.asarray(images)

@@ -1,7 +1,4 @@
-"""Data: sources of images, views of them, corruptions.
-
-Sources and corruptions work without TensorFlow, so views load when first used.
-"""
+"""Data: sources of images, corruptions, and views, which need TensorFlow and load when used."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -16,20 +16,14 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "test", "all")
 MAX_CLASSES = 1_000_000
-_TEST_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `sources.load` was asked for, which explains the fields; each loader reads its own.
+    """What `sources.load` was asked for, which explains the fields; each loader reads its own."""
 
-    Attributes:
-        spec: as the user wrote it, for messages and `Source.name` (`folder:/data/birds`).
-        target: what follows the scheme (`/data/birds`), or the TFDS name.
-    """
-
-    spec: str
-    target: str
+    spec: str  # as the user wrote it: `folder:/data/birds`
+    target: str  # what follows the scheme (`/data/birds`), or the TFDS name
     split: str = "train"
     data_dir: str = ""
     download: bool = False
@@ -39,7 +33,7 @@ class Request:
     skip_broken: bool = False
 
     def bytes(self, count: int) -> int:
-        """What `count` images take, at the requested size."""
+        """Memory for `count` images at the requested size."""
         return count * self.image_size**2 * 3
 
     def fits(self, count: int) -> bool:
@@ -50,13 +44,10 @@ class Request:
 class Source(abc.ABC):
     """Images with random access by index, in an order that never changes.
 
-    Random access is what makes the order of training a function of (seed, step) alone, so that a
-    resumed run sees what an uninterrupted one would have seen.
-
     Attributes:
         name: the spec that it was loaded from: `digits`, `cifar10`, `folder:/data/birds`.
         split: the part of the data set that it holds.
-        size: number of examples N.
+        size: number of examples N; `whole_size` that of the source that it is a subset of.
         image_shape: (H, W, 3).
         labels: int32 [N], or None when unlabeled.
         class_names: one name per class, or None when there are none.
@@ -64,8 +55,7 @@ class Source(abc.ABC):
         files: path of each image's file, or None when the images are not files of their own.
         broken: {file: reason} of the files that were left out because they cannot be read.
         divided: whether the split was made here, by a hash, of data that come without one.
-        native_size: height and width of the images as they are stored (the shorter side, where
-            they are not squares), or None when sizes differ.
+        native_size: shorter side of the images as they are stored, or None when sizes differ.
     """
 
     broken: Mapping[str, str] = {}
@@ -83,7 +73,8 @@ class Source(abc.ABC):
         files: Sequence[str] | None = None,
     ) -> None:
         self._request = request
-        self.name, self.split, self.size = request.spec, request.split, size
+        self.name, self.split = request.spec, request.split
+        self.size = self.whole_size = size
         self.image_shape = (request.image_size, request.image_size, 3)
         self.files, self.labels = files, labels
         self.class_names = None if labels is None else class_names
@@ -94,10 +85,8 @@ class Source(abc.ABC):
         if labels is None:
             return
         if labels.shape != (size,):
-            raise UserError(
-                f"{self.name}: {size} images but labels of shape {list(labels.shape)} in split "
-                f"'{self.split}': expected one label per image"
-            )
+            found = f"{size} images but labels of shape {list(labels.shape)} in '{self.split}'"
+            raise UserError(f"{self.name}: {found}: expected one label per image")
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= self.num_classes:
             raise UserError(
@@ -151,11 +140,8 @@ class Source(abc.ABC):
     ) -> "tf.data.Dataset":
         """Batches uint8 [B, H, W, 3], for `model.fit`, `model.predict` and your own loops.
 
-        Args:
-            batch_size: images per batch.
-            seed: shuffles all images, in a new order every epoch; without one they come in order.
-            labels: whether to give pairs (images, labels), the labels int32 [B].
-            drop_remainder: whether to leave out the last batch where it is smaller.
+        With `seed` they come in a new random order every epoch; with `labels` as pairs (images,
+        labels int32 [B]).
         """
         import tensorflow as tf
 
@@ -178,11 +164,6 @@ class Source(abc.ABC):
         digest.update(b"" if self.labels is None else self.labels.tobytes())
         return digest.hexdigest()
 
-    @property
-    def whole_size(self) -> int:
-        """Number of examples in the source, or of the one that it is a subset of."""
-        return self.size
-
     def __len__(self) -> int:
         return self.size
 
@@ -194,12 +175,8 @@ class Source(abc.ABC):
 class ArraySource(Source):
     """A source whose images are one uint8 array [N, H, W, 3], in memory or mapped from a file.
 
-    Args:
-        request: what was asked for.
-        images: uint8 [N, H, W, 3]; a `np.memmap` stays on disk.
-        order: int [N]: example i is `images[order[i]]`; None when they are in order already.
-        **about: see `Source`; labels, in the order of the examples, need `class_names` or
-            `num_classes`.
+    Example i is `images[order[i]]`, or `images[i]` without an `order`. `about`: see `Source`;
+    labels, in the order of the examples, need `class_names` or `num_classes`.
     """
 
     def __init__(
@@ -228,12 +205,7 @@ class ArraySource(Source):
 
 
 class Subset(Source):
-    """Some images of another source, which stays the owner of their pixels.
-
-    Attributes:
-        whole: the other source.
-        indices: int64 [n], distinct, read-only: example i is the one at `indices[i]`.
-    """
+    """Some images of another source `whole`: example i is the one at `indices[i]`."""
 
     def __init__(self, whole: Source, indices: np.ndarray) -> None:
         indices = np.array(indices, np.int64)
@@ -242,13 +214,9 @@ class Subset(Source):
         if indices.min() < 0 or indices.max() >= whole.size:
             raise IndexError(f"{whole!r} has no images {indices.min()} to {indices.max()}")
         indices.setflags(write=False)
+        vars(self).update(vars(whole))
         self.whole, self.indices, self.size = whole, indices, len(indices)
-        self.name, self.split, self.image_shape = whole.name, whole.split, whole.image_shape
-        self.class_names, self.num_classes = whole.class_names, whole.num_classes
-        self.broken, self.divided = whole.broken, whole.divided
-        self.native_size = whole.native_size
         self.files = [whole.files[index] for index in indices] if whole.files else None
-        self.labels = None
         if whole.labels is not None:
             self.labels = whole.labels[indices]
             self.labels.setflags(write=False)
@@ -257,11 +225,6 @@ class Subset(Source):
     def array(self) -> np.ndarray | None:
         """A copy of the chosen images when the whole source is in memory; else None."""
         return None if self.whole.array is None else self.whole.array[self.indices]
-
-    @property
-    def whole_size(self) -> int:
-        """Number of examples in the whole source."""
-        return self.whole.whole_size
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""
@@ -282,11 +245,6 @@ def sample_indices(source: Source, count: int, *, seed: int = 0) -> np.ndarray:
 
     With labels, each class has its share of the sample, rounded by the largest remainders, and at
     least one image if `count` allows. A source of at most `count` images is returned whole.
-
-    Args:
-        source: What to draw from.
-        count: How many, at least 1.
-        seed: The same seed gives the same images.
     """
     if count < 1:
         raise ValueError(f"a sample of {count} images: expected at least 1")
@@ -303,10 +261,8 @@ def sample_indices(source: Source, count: int, *, seed: int = 0) -> np.ndarray:
         for missing in np.flatnonzero(shares == 0):
             shares[shares.argmax()] -= 1
             shares[missing] = 1
-    drawn = [
-        rng.permutation(np.flatnonzero(labels == name))[:share]
-        for name, share in zip(classes, shares, strict=True)
-    ]
+    members = (np.flatnonzero(labels == name) for name in classes)
+    drawn = [rng.permutation(rows)[:n] for rows, n in zip(members, shares, strict=True)]
     return np.sort(np.concatenate(drawn))
 
 
@@ -328,10 +284,8 @@ def check_split(spec: str, split: str, known: Sequence[str] = SPLITS) -> None:
 def choose_split(keys: Sequence[str], split: str) -> np.ndarray:
     """Indices of the keys that belong to `split`, in their order: int [n].
 
-    For data that come without a split. One key in ten is a test key, by a hash of the key alone:
-    the same on every machine, and adding examples moves no earlier one from one side to the other.
-    Where chance would leave a side of two or more keys empty, that side gets the key that came
-    closest to it.
+    One key in ten is a test key, by a hash of the key alone: adding examples moves no earlier one
+    to the other side. Of two or more keys each side gets at least the one that came closest to it.
     """
     check_split("split", split)
     if split == "all":
@@ -339,7 +293,7 @@ def choose_split(keys: Sequence[str], split: str) -> np.ndarray:
     encoded = (key.encode("utf-8", "surrogateescape") for key in keys)
     digests = [hashlib.blake2b(key, digest_size=6).digest() for key in encoded]
     position = np.array([int.from_bytes(digest, "big") / 2**48 for digest in digests])
-    test = position < _TEST_SHARE
+    test = position < 0.1
     if len(keys) > 1 and not test.any():
         test[position.argmin()] = True
     if len(keys) > 1 and test.all():

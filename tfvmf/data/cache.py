@@ -1,7 +1,6 @@
 """Arrays on disk that take long to make: decoded images that exceed memory, embedded views.
 
-They are kept in `~/.cache/tfvmf`, or in the folder that the environment variable TFVMF_CACHE names,
-and removed when a new one is made after 30 days in which nobody used them.
+They are removed when a new one is made after 30 days in which nobody used them.
 """
 
 import contextlib
@@ -37,7 +36,7 @@ def load_or_build(
     columns: Callable[[], dict[str, np.ndarray]],
     dtype: np.typing.DTypeLike = np.uint8,
 ) -> tuple[np.memmap, dict[str, np.ndarray]]:
-    """An array, and columns (labels, order) of it; builds them when there are none.
+    """A read-only memory map, and columns (labels, order) of it; builds them if need be.
 
     A cache is a folder that appears under its name only when it is complete. Processes that want
     the same one at the same time wait for the first to build it.
@@ -48,9 +47,6 @@ def load_or_build(
         chunks: makes an iterator of arrays [n, ...] that add up to N rows.
         columns: called after the last chunk; small arrays [N] to keep beside the array.
         dtype: Type of the array.
-
-    Returns:
-        The array as a read-only memory map, and the columns.
     """
     import fcntl
 
@@ -66,8 +62,18 @@ def load_or_build(
             try:
                 return _open(folder)
             except (OSError, ValueError, EOFError):  # none, or damaged
-                _remove_unused(folder.parent)
-                _build(folder, shape, dtype, chunks=chunks, columns=columns)
+                _make_room(folder.parent, int(np.prod(shape)) * np.dtype(dtype).itemsize)
+            partial = folder.with_suffix(".partial")
+            for old in (partial, folder):
+                shutil.rmtree(old, ignore_errors=True)
+            partial.mkdir()
+            try:
+                with open(partial / "images.npy", "wb") as file:
+                    write_npy(file, shape, chunks(), dtype)
+                np.savez(partial / "columns.npz", **columns())  # type: ignore[arg-type]
+                partial.rename(folder)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
             return _open(folder)
 
 
@@ -79,8 +85,7 @@ def write_npy(
 ) -> None:
     """Writes an array chunk by chunk in NumPy's format.
 
-    By plain writes, not through a memory map: when the disk is full a write raises an error, a
-    map kills the process.
+    Not through a memory map, which kills the process when the disk is full.
     """
     descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
     header = {"descr": descr, "fortran_order": False, "shape": shape}
@@ -99,37 +104,16 @@ def _open(folder: pathlib.Path) -> tuple[np.memmap, dict[str, np.ndarray]]:
     return array, columns
 
 
-def _build(
-    folder: pathlib.Path,
-    shape: tuple[int, ...],
-    dtype: np.typing.DTypeLike,
-    *,
-    chunks: Callable[[], Iterable[np.ndarray]],
-    columns: Callable[[], dict[str, np.ndarray]],
-) -> None:
-    needed = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    free = shutil.disk_usage(folder.parent).free
-    if needed > free:
-        raise UserError(
-            f"{folder.parent}: the cached images need {needed / _GIB:.1f} GiB and "
-            f"{free / _GIB:.1f} GiB are free; set TFVMF_CACHE to a folder with room"
-        )
-    partial = folder.with_suffix(".partial")
-    for old in (partial, folder):
-        shutil.rmtree(old, ignore_errors=True)
-    partial.mkdir()
-    try:
-        with open(partial / "images.npy", "wb") as file:
-            write_npy(file, shape, chunks(), dtype)
-        np.savez(partial / "columns.npz", **columns())  # type: ignore[arg-type]
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _remove_unused(place: pathlib.Path) -> None:
+def _make_room(place: pathlib.Path, needed: int) -> None:
+    """Removes what nobody used; UserError if the disk has less than the needed bytes."""
     for array in place.glob("*/images.npy"):  # by its name, too: TFVMF_CACHE may be any folder
         if re.fullmatch(r".*-[0-9a-f]{16}(\.partial)?", array.parent.name):
             used = max(array.stat().st_mtime, array.parent.stat().st_mtime)
             if time.time() - used > _UNUSED:
                 shutil.rmtree(array.parent, ignore_errors=True)
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise UserError(
+            f"{place}: the cached images need {needed / _GIB:.1f} GiB and {free / _GIB:.1f} GiB "
+            "are free; set TFVMF_CACHE to a folder with room"
+        )

@@ -19,11 +19,7 @@ _TEXT, _TITLE = 11, 15  # sizes of the font
 
 
 class Picture(NamedTuple):
-    """An image of a sheet: uint8 [side, side, 3], the name of its file and its caption.
-
-    It is resampled if it is larger than a tile, and otherwise enlarged by whole pixels: what one
-    sees is what the encoder gets.
-    """
+    """An image of a sheet: uint8 [side, side, 3], the name of its file and its caption."""
 
     pixels: np.ndarray
     file: str = ""
@@ -66,7 +62,7 @@ def write_sheet(blocks: Sequence[Block], path: str | os.PathLike[str], *, title:
 
 
 def _tile(pixels: np.ndarray) -> Image.Image:
-    """At most TILE x TILE."""
+    """At most TILE x TILE: resampled if larger, otherwise enlarged by whole pixels."""
     image, zoom = Image.fromarray(pixels), TILE // len(pixels)
     if not zoom:
         return image.resize((TILE, TILE), Image.Resampling.BICUBIC)

@@ -7,13 +7,13 @@ import os
 import pathlib
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfvmf.data.base import ArraySource, Request, Source, check_split, choose_split
 from tfvmf.data.cache import cache_dir
-from tfvmf.data.images import read_image, read_images, run_all
+from tfvmf.data.images import raise_all, read_image, read_images, run_all
 from tfvmf.errors import UserError
 from tfvmf.files import write_json
 
@@ -22,24 +22,22 @@ _TRAIN, _TEST = ("train",), ("test", "val", "valid", "validation")
 
 
 class Listing(NamedTuple):
-    """The files of a split, before any is opened."""
+    """The files of a split, before any is opened; see `Source` for the fields."""
 
     paths: list[str]
-    labels: np.ndarray | None  # int32 [N]
+    labels: np.ndarray | None
     classes: list[str] | None
-    divided: bool  # whether they were chosen by a hash, for want of sub-folders
+    divided: bool
 
 
 class FolderSource(Source):
     """Images that are decoded from their files each time they are asked for."""
 
-    max_pixels: int
-
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""
         assert self.files is not None
         paths = [self.files[index] for index in indices]
-        return read_images(paths, self.image_shape[0], max_pixels=self.max_pixels)
+        return read_images(paths, self.image_shape[0], max_pixels=self._request.max_pixels)
 
 
 def load(request: Request) -> Source:
@@ -55,43 +53,35 @@ def load(request: Request) -> Source:
     Labels: when all images lie in sub-folders (of the folder, or of `train` and `test`), and there
     are at least two of these, their sorted names are the classes. Otherwise there are no labels.
 
-    Every file is decoded once, here, in parallel: a broken one is an error, or with `skip_broken`
-    left out and named in `Source.broken`. Of a set that stays on disk the result is remembered, in
-    the folder for decoded images (see `cache`), until a file changes.
+    Every file is decoded once, here: a broken one is an error, or with `skip_broken` left out and
+    named in `Source.broken`. Of a set that stays on disk the result is remembered in `cache_dir()`.
     """
     paths, labels, classes, divided = list_files(request)
     broken: dict[int, str] = {}
-    images = None
+    images, size, limit = None, request.image_size, request.max_pixels
     if request.fits(len(paths)):
-        images = read_images(
-            paths,
-            request.image_size,
-            max_pixels=request.max_pixels,
-            description="reading images",
-            broken=broken,
-        )
+        told = "reading images"
+        images = read_images(paths, size, max_pixels=limit, description=told, broken=broken)
     else:
         broken = _check(paths, request)
-    told = [f"{paths[index]}: {reason}" for index, reason in broken.items()]
-    if told and not request.skip_broken:
-        more = f" (and {len(told) - 1} more like it)" if len(told) > 1 else ""
-        raise UserError(f"{told[0]}{more}")
-    if told and len(told) == len(paths):
-        raise UserError(f"{request.spec}: all {len(told)} images are broken, such as {told[0]}")
+    errors = {i: UserError(f"{paths[i]}: {reason}") for i, reason in broken.items()}
+    if not request.skip_broken:
+        raise_all(errors)
+    if errors and len(errors) == len(paths):
+        raise UserError(f"{request.spec}: all {len(errors)} images are broken, such as {errors[0]}")
     good = [index for index in range(len(paths)) if index not in broken]
-    files = [paths[index] for index in good]
-    labels = labels if labels is None else labels[good]
+    about: dict[str, Any] = {
+        "files": [paths[index] for index in good],
+        "labels": None if labels is None else labels[good],
+        "class_names": classes,
+    }
     source: Source
     if images is None:
-        source = FolderSource(
-            request, size=len(files), labels=labels, class_names=classes, files=files
-        )
-        source.max_pixels = request.max_pixels
+        source = FolderSource(request, size=len(good), **about)
     else:
         for place, index in enumerate(good if broken else ()):  # in place: there is one copy
             images[place] = images[index]
-        images = images[: len(good)]
-        source = ArraySource(request, images, labels=labels, class_names=classes, files=files)
+        source = ArraySource(request, images[: len(good)], **about)
     source.divided = divided
     source.broken = {paths[index]: reason for index, reason in broken.items()}
     return source
@@ -138,10 +128,12 @@ def arrange_files(request: Request, files: list[str], path: Callable[[str], str]
     """The split and the labels of files, relative to their folder; `path` is the whole one."""
     if not files:
         raise UserError(f"{request.target}: no images in this folder ({' '.join(EXTENSIONS)})")
-    parts = _split_folders(files)
-    if parts:
+    tops = sorted(_top_folders(files))
+    parts = [top for top in tops if top.lower() in _TRAIN + _TEST]  # folders that are splits
+    if parts == tops or any(part.lower() in _TRAIN for part in parts):
         chosen, classes = _of_split(request, files, parts)
     else:
+        parts = []
         check_split(request.spec, request.split)
         kept = choose_split([unicodedata.normalize("NFC", file) for file in files], request.split)
         chosen, classes = [files[index] for index in kept], _classes(files)
@@ -150,8 +142,8 @@ def arrange_files(request: Request, files: list[str], path: Callable[[str], str]
         numbers = {name: number for number, name in enumerate(classes)}
         depth = 1 if parts else 0
         labels = np.array([numbers[file.split("/")[depth]] for file in chosen], np.int32)
-    paths = [path(file) for file in chosen]
-    return Listing(paths, labels, classes or None, not parts and request.split != "all")
+    divided = not parts and request.split != "all"
+    return Listing([path(file) for file in chosen], labels, classes or None, divided)
 
 
 def find_images(root: str | os.PathLike[str]) -> list[str]:
@@ -170,19 +162,9 @@ def find_images(root: str | os.PathLike[str]) -> list[str]:
         seen.add(real)
         folders[:] = sorted(n for n in folders if not n.startswith(".") and n != "__MACOSX")
         below = pathlib.Path(folder).relative_to(root)
-        found += [
-            (below / name).as_posix()
-            for name in names
-            if not name.startswith(".") and name.lower().endswith(EXTENSIONS)
-        ]
+        images = (name for name in names if name.lower().endswith(EXTENSIONS))
+        found += [(below / name).as_posix() for name in images if not name.startswith(".")]
     return sorted(found)
-
-
-def _split_folders(files: list[str]) -> list[str]:
-    """The top folders that are splits; empty when the folder is not laid out that way."""
-    tops = sorted(_top_folders(files))
-    known = [top for top in tops if top.lower() in _TRAIN + _TEST]
-    return known if known == tops or any(top.lower() in _TRAIN for top in known) else []
 
 
 def _of_split(request: Request, files: list[str], parts: list[str]) -> tuple[list[str], list[str]]:
@@ -197,9 +179,9 @@ def _of_split(request: Request, files: list[str], parts: list[str]) -> tuple[lis
             f"{request.spec}: no images for split '{request.split}' (sub-folders: "
             f"{', '.join(parts)}); add {request.split}/ or name a split that is there"
         )
-    inside = {
-        part: [f[len(part) + 1 :] for f in files if f.startswith(part + "/")] for part in parts
-    }
+    inside: dict[str, list[str]] = {part: [] for part in parts}
+    for part, _, file in (file.partition("/") for file in files):
+        inside.get(part, []).append(file)
     classes = set().union(*(_classes(inside[part]) for part in parts))
     labeled = all(_top_folders(inside[name]) <= classes for name in names)
     chosen = [file for file in files if file.split("/")[0] in names]

@@ -1,8 +1,7 @@
 """Image files and arrays to uint8 RGB squares: decode, orient, convert, resize.
 
-Files may be a stranger's: six formats are opened, told by their content, by Pillow's own decoders
-(for others it may start a program); sizes are checked before anything is decoded; all threads that
-decode share one amount of memory.
+Files may be a stranger's: six formats, told by their content, are opened (for others Pillow may
+start a program), sizes are checked before, and all threads share one amount of memory.
 """
 
 import contextlib
@@ -38,9 +37,7 @@ _MAX_SIDE = 65_535  # as in JPEG and GIF
 _ORIENTATION = 0x0112
 # Below this many bytes decoding is mostly Python, and a second thread only waits for the first.
 _SMALL = 8192
-_CHUNK = 64
-# Threads at most. Python's part of decoding is done by one at a time.
-_THREADS = 32
+_CHUNK, _THREADS = 64, 32  # at most
 _FILE_BYTES = 2**26  # that a file may have in any case; else 8 for each of max_pixels
 _STRIP = 2**20  # pixels that are converted at a time
 _MEMORY = 2**30  # bytes for pixels of all images that are being decoded
@@ -130,9 +127,9 @@ def open_image(
     max_pixels: int = MAX_PIXELS,
     name: str = "",
 ) -> Iterator[ImageFile.ImageFile]:
-    """Opens an image file and checks its header; `size` is 0 when it will not be decoded.
+    """Opens an image file and checks its header; whatever fails inside becomes a UserError.
 
-    See `read_image`. Whatever fails inside becomes a UserError.
+    See `read_image`. `size` is 0 when the image will not be decoded.
     """
     name = name or ("image" if isinstance(source, bytes) else os.fspath(source))
     try:
@@ -173,11 +170,7 @@ def open_image(
 
 
 def read_image(
-    source: str | os.PathLike | bytes,
-    size: int,
-    *,
-    max_pixels: int = MAX_PIXELS,
-    name: str = "",
+    source: str | os.PathLike | bytes, size: int, *, max_pixels: int = MAX_PIXELS, name: str = ""
 ) -> np.ndarray:
     """Decodes one image file (JPEG, PNG, GIF, BMP, WebP, TIFF): uint8 [size, size, 3].
 
@@ -185,11 +178,8 @@ def read_image(
     palettes are converted, 16-bit gray is scaled to 8 bits, of an animation the first frame is
     taken. The short side is scaled to `size` (bicubic, anti-aliased), then the center is cropped.
 
-    Args:
-        source: path of a file, or its content.
-        size: height and width to return.
-        max_pixels: an image of more is refused before it is decoded.
-        name: what to call the image in an error; by default the path.
+    `source` is a path or the content of a file. An image of more than `max_pixels` is refused
+    before it is decoded. Errors call it `name`, by default its path.
     """
     with open_image(source, size=size, max_pixels=max_pixels, name=name) as image:
         image.load()
@@ -210,10 +200,8 @@ def read_images(
 ) -> np.ndarray:
     """`read_image` of many, in parallel where that helps: uint8 [n, size, size, 3].
 
-    Every image is tried before an error is raised, so that one message counts all broken files.
-
-    With `broken`, it gets position and reason of each image that cannot be read (whose pixels mean
-    nothing), and there is no error. `description`: see `run_all`.
+    Every image is tried, and one error counts all broken files. With `broken` there is no error: it
+    gets position and reason of each. `description`: see `run_all`.
     """
     images = np.empty((len(sources), size, size, 3), np.uint8)
 
@@ -235,14 +223,10 @@ def read_images(
 def run_all(
     task: Callable[[int], None], count: int, *, description: str = "", alone: bool = False
 ) -> dict[int, UserError]:
-    """Calls `task` with 0 ... `count - 1` in threads, one per processor and at most 32.
+    """Calls `task` with 0 ... `count - 1` and returns the UserErrors by index, in order.
 
-    The threads end with the call: 0.2 ms of the 20 ms that a batch of 64 photographs takes, and
-    nothing is left that a forked process could wait for. `alone`: in this thread. `description`
-    names a bar that is shown when it takes more than 2 seconds.
-
-    Returns:
-        The UserErrors of tasks, by index, in order.
+    In threads, one per processor, or `alone` in this one. They end with the call: nothing is left
+    that a forked process could wait for. `description` names a bar, shown after 2 seconds.
     """
     length = min(_CHUNK, 1 + count // (4 * cores.available()))
     chunks = [range(start, min(start + length, count)) for start in range(0, count, length)]
@@ -259,8 +243,8 @@ def run_all(
     with contextlib.ExitStack() as stack:
         done: Iterator[range] = map(run, chunks)
         if not alone:
-            threads = min(cores.available(), _THREADS)
-            done = stack.enter_context(ThreadPoolExecutor(threads, "decode")).map(run, chunks)
+            pool = ThreadPoolExecutor(min(cores.available(), _THREADS), "decode")
+            done = stack.enter_context(pool).map(run, chunks)
         if description:
             bar = Progress(count, unit="image", description=description, brief=True)
             stack.enter_context(bar)
@@ -338,9 +322,8 @@ def _convert(image: Image.Image) -> Image.Image:
             raise ValueError(f"pixels of mode {image.mode} must lie between 0 and {limit}")
         return Image.fromarray(np.round(pixels * (255 / limit)).astype(np.uint8))
     if image.has_transparency_data:
-        image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
+        image = Image.alpha_composite(white, image.convert("RGBA"))
     return image if image.mode in ("RGB", "L") else image.convert("RGB")
 
 
@@ -350,9 +333,5 @@ def _fit(image: Image.Image, size: int) -> Image.Image:
         return image
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
-    return image.resize(
-        (size, size),
-        Image.Resampling.BICUBIC,
-        box=(left, top, left + side, top + side),
-        reducing_gap=3.0,
-    )
+    box = (left, top, left + side, top + side)
+    return image.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)

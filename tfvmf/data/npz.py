@@ -1,14 +1,14 @@
 """Images in a user's NumPy archive: `npz:/path`."""
 
-import contextlib
 import math
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tfvmf import files
 from tfvmf.data import base
 from tfvmf.data.base import SPLITS, ArraySource, Request, Source, check_classes
 from tfvmf.data.images import memory, raise_all, resize_image, run_all
@@ -21,17 +21,12 @@ _GIB = 2**30
 
 
 class Archive:
-    """The arrays of an npz file; every failure to read one names the file and the key.
-
-    The file may be a stranger's: what an array's header promises is checked before it is read.
-    """
+    """The arrays of an npz file, checked as in `files`; a failure names the file and the key."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            if not os.path.isfile(path):  # opening a FIFO would wait for somebody to write to it
-                raise ValueError("not a regular file")
-            with zipfile.ZipFile(path) as archive:
+            with files.open_npz(path) as archive:
                 self.keys = [n.removesuffix(".npy") for n in archive.namelist()]
         except Exception as error:  # a damaged directory raises anything at all
             raise UserError(f"{path}: cannot be read as an npz file: {error}") from error
@@ -42,37 +37,16 @@ class Archive:
 
     def header(self, key: str) -> tuple[tuple[int, ...], np.dtype]:
         """Shape and type of an array, without reading it."""
-        with self._member(key) as (file, size):
-            version = np.lib.format.read_magic(file)
-            read: Any = np.lib.format.read_array_header_2_0
-            if version == (1, 0):
-                read = np.lib.format.read_array_header_1_0
-            shape, _, dtype = read(file)
-            if dtype.hasobject:
-                raise UserError(f"{self.path}: '{key}' holds Python objects; save numbers instead")
-            found = size - file.tell()
-            if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != found:
-                raise ValueError(f"{found:,} bytes do not fit its header, {shape} of {dtype}")
-        return shape, dtype
+        return self._try(files.open_array, key)[:2]
 
     def read(self, key: str) -> np.ndarray:
         """The array of a key."""
-        self.header(key)
-        with self._member(key) as (file, _):
-            return np.lib.format.read_array(file, allow_pickle=False)
+        return self._try(files.read_array, key)
 
-    @contextlib.contextmanager
-    def _member(self, key: str) -> Iterator[tuple[Any, int]]:
-        """An array's file and its length. Whatever fails inside becomes a UserError."""
+    def _try(self, read: Callable[[zipfile.ZipFile, str], Any], key: str) -> Any:
         try:
-            with zipfile.ZipFile(self.path) as archive:
-                info = archive.getinfo(f"{key}.npy")
-                if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise ValueError("compressed in a way that NumPy does not write")
-                with archive.open(info) as file:
-                    yield file, info.file_size
-        except UserError:
-            raise
+            with files.open_npz(self.path) as archive:
+                return read(archive, key)
         except Exception as error:
             reason = str(error) or type(error).__name__
             raise UserError(f"{self.path}: '{key}' cannot be read: {reason}") from error
@@ -88,8 +62,7 @@ def load(request: Request) -> Source:
     Images are uint8 or other integers 0 to 255, or floats in [0, 1], of shape [N, H, W],
     [N, H, W, 1] or [N, H, W, 3]. Labels are integers [N] or [N, 1], or class names.
 
-    A zip archive gives no random access: it is always read into memory whole, and refused when
-    that would take more than `memory_limit`.
+    It is read into memory whole, and refused when that would take more than `memory_limit`.
     """
     path = os.path.expanduser(request.target)
     if not request.target or not os.path.isfile(path):
@@ -177,10 +150,26 @@ def _read_labels(
         return None, None, 0
     pattern = next(p for p in _LABEL_KEYS if p.format(request.split) == key)
     keys = {key, *(pattern.format(other) for other in SPLITS)} & set(archive.keys)
-    arrays = {
-        each: _read_label_array(archive, each, request, count if each == key else None)
-        for each in sorted(keys)
-    }
+    arrays = {}
+    for each in sorted(keys):
+        shape, dtype = archive.header(each)
+        problem = ""
+        if not shape or shape[1:] not in ((), (1,)):
+            problem = f"has shape {list(shape)}; expected one label per image, [N]"
+        elif dtype.kind not in "uiUS":
+            problem = f"has type {dtype}; expected small integers, or names"
+        elif each == key and shape[0] != count:
+            problem = f"holds {shape[0]} labels for {count} images: expected one label per image"
+        elif not request.fits(shape[0]):
+            problem = f"holds {shape[0]} labels, for more images than memory_limit allows"
+        if problem:
+            raise UserError(f"{archive.path}: '{each}' {problem}")
+        if dtype.kind in "US":
+            arrays[each] = _read_text(archive, each, request)
+        else:
+            numbers = archive.read(each).reshape(-1)
+            check_classes(f"{archive.path}: '{each}'", int(numbers.max(initial=0)) + 1)
+            arrays[each] = numbers.astype(np.int64)
     if len({array.dtype.kind for array in arrays.values()}) > 1:
         raise UserError(f"{archive.path}: {sorted(keys)} are partly numbers and partly names")
     everything, labels = np.concatenate(list(arrays.values())), arrays[key]
@@ -194,34 +183,9 @@ def _read_labels(
     given = _read_text(archive, "class_names", request).tolist()
     if len(given) < classes:
         raise UserError(
-            f"{archive.path}: 'class_names' has {len(given)} names but labels go up to "
-            f"{classes - 1}: expected {classes}"
+            f"{archive.path}: 'class_names' has {len(given)} names: expected {classes} or more"
         )
     return labels, given, len(given)
-
-
-def _read_label_array(
-    archive: Archive, key: str, request: Request, count: int | None
-) -> np.ndarray:
-    """Labels as int64 [N] or str [N]; N is checked where `count` says what it is."""
-    where = f"{archive.path}: '{key}'"
-    shape, dtype = archive.header(key)
-    problem = ""
-    if not shape or shape[1:] not in ((), (1,)):
-        problem = f"has shape {list(shape)}; expected one label per image, [N]"
-    elif dtype.kind not in "uiUS":
-        problem = f"has type {dtype}; expected small integers, or names"
-    elif count is not None and shape[0] != count:
-        problem = f"holds {shape[0]} labels for {count} images: expected one label per image"
-    elif not request.fits(shape[0]):
-        problem = f"holds {shape[0]} labels, for more images than memory_limit allows"
-    if problem:
-        raise UserError(f"{where} {problem}")
-    if dtype.kind in "US":
-        return _read_text(archive, key, request)
-    labels = archive.read(key).reshape(-1)
-    check_classes(where, int(labels.max(initial=0)) + 1)
-    return labels.astype(np.int64)
 
 
 def _read_text(archive: Archive, key: str, request: Request) -> np.ndarray:

@@ -17,10 +17,8 @@ def steps_per_epoch(size: int, batch_size: int, *, name: str) -> int:
     if size < 2:
         raise UserError(f"{name} has {size} image(s): training needs at least 2")
     if batch_size > size:
-        raise UserError(
-            f"--config.batch_size={batch_size} is larger than the {size} images of {name}: use at "
-            f"most {size}"
-        )
+        found = f"--config.batch_size={batch_size} is larger than the {size} images of {name}"
+        raise UserError(f"{found}: use at most {size}")
     return size // batch_size
 
 
@@ -45,24 +43,18 @@ def training_batches(
     first_replica: int = 0,
     local_replicas: int = 1,
 ) -> tf.data.Dataset:
-    """Batches of the steps `start_step` ... `stop_step - 1`.
+    """What `read` makes of the indices of the steps `start_step` ... `stop_step - 1`.
 
-    Each epoch is a new permutation of the examples, made from (seed, epoch) alone: a resumed run
-    starts in the middle of one and sees what the uninterrupted run would have seen. A step's batch
-    is cut into `replicas` shares; this pipeline delivers those of `local_replicas` replicas from
+    Each epoch is a permutation of the examples, made from (seed, epoch) alone. A step's batch is
+    cut into `replicas` shares; this pipeline delivers those of `local_replicas` replicas from
     `first_replica` on, one after the other, so that any number of replicas sees the same batch.
-
-    Returns:
-        A dataset of what `read` makes of the batch_size / replicas indices of each share.
     """
     check_shares(batch_size, replicas)
-    epoch_steps = size // batch_size
-    share = batch_size // replicas
+    epoch_steps, share = size // batch_size, batch_size // replicas
 
     def epoch_indices(epoch: tf.Tensor) -> tf.data.Dataset:
-        order = tf.random.experimental.stateless_shuffle(
-            tf.range(size), seed=tf.stack([tf.constant(seed, tf.int64), epoch])
-        )
+        key = tf.stack([tf.constant(seed, tf.int64), epoch])
+        order = tf.random.experimental.stateless_shuffle(tf.range(size), seed=key)
         order = tf.reshape(order[: epoch_steps * batch_size], [epoch_steps, replicas, share])
         mine = order[:, first_replica : first_replica + local_replicas]
         return tf.data.Dataset.from_tensor_slices(tf.reshape(mine, [-1, share]))
@@ -83,10 +75,9 @@ def image_reader(source: Source) -> Reader:
     """Reads `image` uint8 [B, H, W, 3] and `label` int32 [B] (-1 without labels) of a source."""
     labels = source.labels if source.labels is not None else np.full(source.size, -1)
     label_table = tf.constant(labels, tf.int32)
-    image_table = None
-    if (array := source.array) is not None:  # of a subset a copy is made
-        with tf.device("/cpu:0"):
-            image_table = tf.constant(array)
+    with tf.device("/cpu:0"):
+        array = source.array  # of a subset a copy is made
+        image_table = None if array is None else tf.constant(array)
 
     def read(indices: tf.Tensor) -> Batch:
         if image_table is not None:

@@ -15,9 +15,6 @@ from tfvmf.settings import MAX_PIXELS
 __all__ = ["MEMORY_LIMIT", "SOURCES", "ArraySource", "Request", "Source", "download", "load"]
 
 MEMORY_LIMIT = 2 * 2**30
-# Of each nine digits two are for testing: 400 of 1,797. Nine has no factor in common with the
-# runs of ten digits that the writers filled in, so that the classes stay balanced.
-_DIGITS_PERIOD, _DIGITS_TEST = 9, (1, 5)
 
 
 def load_digits(request: Request) -> Source:
@@ -28,21 +25,21 @@ def load_digits(request: Request) -> Source:
     from sklearn import datasets
 
     digits = datasets.load_digits()
-    if not request.fits(len(digits.target)):
+    count, side = len(digits.target), request.image_size
+    if not request.fits(count):
         raise UserError(
-            f"digits: {len(digits.target):,} images of {request.image_size}x{request.image_size} "
-            f"need {request.bytes(len(digits.target)) / 2**30:,.1f} GiB, and memory_limit is "
-            f"{request.memory_limit / 2**30:,.1f} GiB: lower image_size, or raise it"
+            f"digits: {count:,} images of {side}x{side} need {request.bytes(count) / 2**30:,.1f} "
+            f"GiB, and memory_limit is {request.memory_limit / 2**30:,.1f} GiB: lower image_size, "
+            "or raise it"
         )
-    test = np.isin(np.arange(len(digits.target)) % _DIGITS_PERIOD, _DIGITS_TEST)
+    # Of each nine digits two are for testing. Nine has no factor in common with the runs of ten
+    # digits that the writers filled in, so that the classes stay balanced.
+    test = np.isin(np.arange(count) % 9, (1, 5))
     chosen = {"train": ~test, "test": test, "all": np.ones_like(test)}[request.split]
     gray = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
-    source = ArraySource(
-        request,
-        np.stack([resize_image(image, request.image_size) for image in gray]),
-        labels=digits.target[chosen],
-        class_names=[str(digit) for digit in range(10)],
-    )
+    images = np.stack([resize_image(image, request.image_size) for image in gray])
+    names = [str(digit) for digit in range(10)]
+    source = ArraySource(request, images, labels=digits.target[chosen], class_names=names)
     source.native_size = gray.shape[1]
     return source
 
@@ -75,19 +72,12 @@ def load(
             `folder:/path`; `npz:/path`. A `pathlib.Path` is a folder, or an npz file by its ending.
         split: `train`, `test` or `all`; with TFDS any split expression, such as `train[:45000]`.
         data_dir: where TFDS data sets are prepared; by default TFDS's own folder.
-        download: downloads and prepares a TFDS data set that is not there, with TFDS's own
-            progress bar.
-        image_size: images are returned as [image_size, image_size, 3].
+        download: downloads and prepares a TFDS data set that is not there.
+        image_size: images are returned as uint8 RGB [image_size, image_size, 3].
         memory_limit: bytes; larger sets stay on disk.
         max_pixels: an image of more is refused before it is decoded.
         skip_broken: leaves out files of a folder that cannot be read, and names them in
             `Source.broken`; otherwise they are an error.
-
-    Returns:
-        A Source; its images are uint8 RGB.
-
-    Raises:
-        UserError: anything the user can fix; the message names the file or the spec.
     """
     if not isinstance(image_size, int) or isinstance(image_size, bool) or image_size < 8:
         raise UserError(f"image_size={image_size!r}: expected a whole number of pixels, 8 or more")
@@ -115,16 +105,12 @@ def download(spec: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] =
 
     TFDS runs TensorFlow to encode images: set up devices before, or do this in another process, as
     the programs do for `--download`.
-
-    Args:
-        spec: see `load`.
-        data_dir: where TFDS data sets are prepared; by default TFDS's own folder.
     """
     spec, scheme, target = parse(spec)
     if scheme == "tfds":
-        tfds_source.open_builder(
-            Request(spec=spec, target=target, data_dir=os.fspath(data_dir), download=True)
-        )
+        place = os.fspath(data_dir)
+        request = Request(spec=spec, target=target, data_dir=place, download=True)
+        tfds_source.open_builder(request)
 
 
 def parse(spec: str | os.PathLike[str]) -> tuple[str, str, str]:
@@ -135,20 +121,14 @@ def parse(spec: str | os.PathLike[str]) -> tuple[str, str, str]:
     scheme, _, target = spec.partition(":")
     if scheme in SOURCES:
         return spec, scheme, target
-    if not tfds_source.NAME.fullmatch(spec):
-        raise UserError(f"'{spec}': unknown source; {_advice(spec)}")
-    return spec, "tfds", spec
-
-
-def _advice(spec: str) -> str:
-    """What the user may have meant."""
-    path = os.path.expanduser(spec)
+    if tfds_source.NAME.fullmatch(spec):
+        return spec, "tfds", spec
+    meant = ""
     if spec.endswith(".npz"):
-        return f"did you mean 'npz:{spec}'?"
-    if "/" in spec and os.path.isdir(path):
-        return f"did you mean 'folder:{spec}'?"
-    scheme, colon, target = spec.partition(":")
-    close = difflib.get_close_matches(scheme, list(SOURCES), n=1)
-    if close:
-        return f"did you mean '{close[0]}{colon}{target}'?"
-    return "known are digits, folder:/path, npz:/path and the names of TFDS data sets"
+        meant = f"npz:{spec}"
+    elif "/" in spec and os.path.isdir(os.path.expanduser(spec)):
+        meant = f"folder:{spec}"
+    elif close := difflib.get_close_matches(scheme, list(SOURCES), n=1):
+        meant = spec.replace(scheme, close[0], 1)
+    advice = f"did you mean '{meant}'?" if meant else tfds_source.KNOWN
+    raise UserError(f"'{spec}': unknown source; {advice}")

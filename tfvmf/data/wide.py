@@ -1,9 +1,7 @@
 """Views from a wider world than the augmentations, to show a concentration head.
 
-An encoder that never sees a badly damaged picture cannot learn to doubt one. These views are
-damaged in ways that no test of tfvmf uses (no noise, no blur, no weather, no compression): passed
-through a random filter, or given the spectrum of another image. What the head is to say of them is
-not taught by hand: it is the measured cosine with an ordinary view. What was tried: docs/kappa.md.
+They are damaged in ways that no test of tfvmf uses (no noise, no blur, no weather, no compression).
+What was tried: docs/kappa.md.
 """
 
 import dataclasses
@@ -29,8 +27,8 @@ _SALT = 0x5DEECE66  # draws other numbers than the augmentation does from the sa
 class WideViews:
     """One ordinary view of each image, with one kind of damage drawn for each.
 
-    - filter: a random filter of 3x3 taps over all channels, 1, 2 or 4 pixels apart, blended with
-      the image.
+    - filter: blended with what a random filter of 3x3 taps over all channels, 1, 2 or 4 pixels
+      apart, makes of it.
     - spectrum: the amplitudes of its Fourier transform moved 0 to 100 % of the way to those of
       another image; the phases stay.
 
@@ -51,17 +49,10 @@ class WideViews:
             raise ValueError(f"kinds must be some of {', '.join(KINDS)}, not {self.kinds}")
 
     def __call__(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        """One wide view of each image.
+        """One wide view of each image: float32 [B, size, size, 3] in [0, 1].
 
         The other image of a pair is one of the *global* batch, so that replicas see what a single
-        device would.
-
-        Args:
-            images: [B, H, W, 3], uint8, or floating point in [0, 1].
-            seeds: int32 [B, 2], see `counter_random.example_seeds`.
-
-        Returns:
-            float32 [B, size, size, 3] in [0, 1].
+        device would. Images and seeds as in `Augmentation.call`.
         """
         salted = salt(seeds)
         drawn = counter_random.uniforms(salted, len(_COLUMNS))
@@ -91,9 +82,8 @@ def _by_group(
     """Each row of `tensors` [B, ...] through the function that a number in [0, 1) draws for it."""
     count = len(functions)
     group = tf.cast(uniform * count, tf.int32)
-    rows, *parts = (
-        tf.dynamic_partition(x, group, count) for x in (tf.range(tf.shape(group)[0]), *tensors)
-    )
+    numbered = (tf.range(tf.shape(group)[0]), *tensors)
+    rows, *parts = (tf.dynamic_partition(each, group, count) for each in numbered)
     done = [function(*each) for function, *each in zip(functions, *parts, strict=True)]
     return tf.ensure_shape(tf.dynamic_stitch(rows, done), tensors[0].shape)
 
@@ -128,9 +118,8 @@ def _filtered(views: tf.Tensor, others: tf.Tensor, seeds: tf.Tensor, drawn: tf.T
     weights = tf.reshape(counter_random.normals(seeds, 27 * 3), [-1, 27, 3])
     # Taps that are farther apart than half the image would meet its mirror image only.
     fitting = [each for each in _SPACINGS if each == 1 or 4 * each <= min(views.shape[1:3])]
-    filtered = _by_group(
-        drawn[:, 2], [partial(_convolved, spacing=each) for each in fitting], views, weights
-    )
+    convolutions = [partial(_convolved, spacing=each) for each in fitting]
+    filtered = _by_group(drawn[:, 2], convolutions, views, weights)
     mean, variance = tf.nn.moments(filtered, [1, 2, 3], keepdims=True)
     target_mean, target_variance = tf.nn.moments(views, [1, 2, 3], keepdims=True)
     return (filtered - mean) * tf.sqrt(target_variance / (variance + 1e-8)) + target_mean
@@ -141,9 +130,7 @@ def _convolved(views: tf.Tensor, weights: tf.Tensor, *, spacing: int) -> tf.Tens
     batch, height, width = tf.shape(views)[0], views.shape[1], views.shape[2]
     padded = views
     for axis in (1, 2):  # mirrored at the sides; `tf.pad` refuses a batch without images
-        before, after = np.arange(spacing, 0, -1), np.arange(2, spacing + 2)
-        size = views.shape[axis]
-        places = np.concatenate([before, np.arange(size), size - after])
+        places = np.pad(np.arange(views.shape[axis]), spacing, mode="reflect")
         padded = tf.gather(padded, places, axis=axis)
     rates = [1, spacing, spacing, 1]
     patches = tf.image.extract_patches(padded, [1, 3, 3, 1], [1] * 4, rates, padding="VALID")

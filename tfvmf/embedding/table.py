@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from tfvmf.data.cache import write_npy
 from tfvmf.errors import UserError
-from tfvmf.files import csv_text, csv_text_back
+from tfvmf.files import csv_text, csv_text_back, open_array, open_npz
 
 TEXTS = ("file", "error", "label", "class")
 VECTORS = ("features", "mean_direction")
@@ -273,7 +273,7 @@ def _open_parquet(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:
 
 
 def _open_npz(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:
-    with zipfile.ZipFile(path) as archive:
+    with open_npz(path) as archive:
         columns = [name.removesuffix(".npy") for name in archive.namelist()]
         known = [name for name in COLUMNS if name in columns]
         found = {_npy(archive, name)[1][0] for name in known}
@@ -283,7 +283,7 @@ def _open_npz(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:
 
     def blocks(names: Sequence[str]) -> Iterator[pa.Table]:
         # `np.load` would read whole columns.
-        with zipfile.ZipFile(path) as archive:
+        with open_npz(path) as archive:
             members = {name: _npy(archive, name) for name in names}
             for start in range(0, rows, ROWS):
                 count = min(ROWS, rows - start)
@@ -294,11 +294,8 @@ def _open_npz(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:
 
 def _npy(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], tuple[int, ...], np.dtype]:
     """An array of an npz file: where its content starts, its shape and its type."""
-    file = archive.open(f"{name}.npy")
-    old = np.lib.format.read_magic(file) == (1, 0)
-    read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
-    shape, by_columns, dtype = read(file)
-    if len(shape) != 1 + (name in VECTORS) or dtype.hasobject:
+    shape, dtype, by_columns, file = open_array(archive, name)
+    if len(shape) != 1 + (name in VECTORS):
         expected = "one row of numbers" if name in VECTORS else "one value"
         raise ValueError(f"{name} is {dtype} {list(shape)}: expected {expected} per image")
     if by_columns and len(shape) > 1:

@@ -2,31 +2,24 @@
 
     corrupted = corrupt(images, "glass_blur", severity=3)
 
-Parameters are those of the published CIFAR-10 generator, not ImageNet's. On images that are not
-32 pixels wide, lengths in pixels stay as they are and lengths in shares of the side (elastic
-transform, pixelate) grow with it. What comes out is "CIFAR-10-C protocol, generated", not
-CIFAR-10-C: the random numbers are others, and motion blur does not go through ImageMagick.
-
-Not the package `imagecorruptions`: it has ImageNet's parameters, draws from NumPy's global state
-and needs OpenCV, scikit-image and numba. The published program makes 230 images per second on one
-core, this one 8,300 on two (docs/speed.md), with the same statistics
-(benchmarks/corruption_fidelity.py).
-
-A new corruption is one function and one line in `kinds.KINDS`.
+Parameters are those of the published CIFAR-10 generator, not ImageNet's (the package
+`imagecorruptions`, which also draws from NumPy's global state). What comes out is not CIFAR-10-C:
+the random numbers are others, and motion blur does not go through ImageMagick; the statistics are
+the same (benchmarks/corruption_fidelity.py). A new corruption is one function and one line in
+`kinds.KINDS`.
 """
 
 import concurrent.futures
 import difflib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tfvmf import cores
 from tfvmf.data.corruptions import kinds
-from tfvmf.data.corruptions.draws import Draws, Images
-from tfvmf.data.corruptions.frost_textures import frost_source as frost_source
+from tfvmf.data.corruptions.filters import Draws, Images
+from tfvmf.data.corruptions.weather import frost_source as frost_source
 from tfvmf.errors import UserError
 
 SOURCE = "CIFAR-10-C protocol, generated"
@@ -58,7 +51,7 @@ def corrupt(
     first_index: int = 0,
     indices: Sequence[int] | npt.NDArray[np.integer] | None = None,
 ) -> Images:
-    """Corrupts a batch of images.
+    """Corrupts a batch of images: uint8 [N, H, H, 3], a new array.
 
     The image at `index` of its data set is corrupted by random numbers that depend only on (seed,
     name, severity, index): any batches and samples of a data set have the same pixels.
@@ -70,30 +63,35 @@ def corrupt(
         seed: seed of the random numbers.
         first_index: position of images[0] in its data set, which the others follow.
         indices: positions [N] of all images, where they do not.
-
-    Returns:
-        uint8 [N, H, H, 3], a new array.
-
-    Raises:
-        UserError: on an unknown name, a severity out of range or images of another form.
     """
     name = canonical_name(name)
     whole = isinstance(severity, int | np.integer) and not isinstance(severity, bool)
     if not whole or severity not in SEVERITIES:
         raise UserError(f"severity is {severity!r}: it must be an integer from 1 to 5")
-    _check_images(images)
+    is_array = isinstance(images, np.ndarray)
+    side = images.shape[1] if is_array and images.ndim == 4 else 0
+    if side < SMALLEST_SIDE or images.dtype != np.uint8 or images.shape[1:] != (side, side, 3):
+        found = f"{images.dtype} {list(images.shape)}" if is_array else f"a {type(images).__name__}"
+        raise UserError(
+            f"images are {found}: corruptions take a NumPy array, uint8 [N, H, H, 3] with H at "
+            f"least {SMALLEST_SIDE}"
+        )
     function, levels = kinds.KINDS[name]
     level = levels[severity - 1]
     parameters = level if isinstance(level, tuple) else (level,)
     corrupted = np.empty(images.shape, np.uint8)
     places = range(first_index, first_index + len(images)) if indices is None else indices
-    size = max(1, _CHUNK_PIXELS // (images.shape[1] * images.shape[2]))
+    size = max(1, _CHUNK_PIXELS // side**2)
 
     def run(start: int) -> None:
         part = slice(start, start + size)
         draws = Draws(f"{seed}/{name}/{severity}", places[part])
         pixels = function(np.ascontiguousarray(images[part]), draws, *parameters)
-        corrupted[part] = _to_uint8(pixels)
+        if pixels.dtype != np.uint8:
+            # Truncated to whole levels, as the published program does. float32 may miss one by a
+            # rounding error from below (254.99998 for 255): a thousandth of a level is added.
+            pixels = np.clip(pixels + np.float32(1e-3), 0, 255)
+        corrupted[part] = pixels
 
     # NumPy and Pillow release the interpreter's lock in their loops: threads suffice.
     with concurrent.futures.ThreadPoolExecutor(min(_THREADS, cores.available())) as pool:
@@ -108,34 +106,6 @@ def canonical_name(name: str) -> str:
     if plain not in kinds.KINDS:
         near = difflib.get_close_matches(plain, [*ALL_CORRUPTIONS, *_ALIASES], n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(
-            f"unknown corruption {name!r}: {hint or 'known are ' + ', '.join(ALL_CORRUPTIONS)}"
-        )
+        known = f"known are {', '.join(ALL_CORRUPTIONS)}"
+        raise UserError(f"unknown corruption {name!r}: {hint or known}")
     return plain
-
-
-def _check_images(images: Images) -> None:
-    found = ""
-    if not isinstance(images, np.ndarray):
-        found = f"a {type(images).__name__}"
-    elif images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
-        found = f"{images.dtype} {list(images.shape)}"
-    elif images.shape[1] != images.shape[2] or images.shape[1] < SMALLEST_SIDE:
-        found = f"{images.shape[1]} x {images.shape[2]}"
-    if found:
-        raise UserError(
-            f"images are {found}: corruptions take a NumPy array, uint8 [N, H, H, 3] with H at "
-            f"least {SMALLEST_SIDE}"
-        )
-
-
-def _to_uint8(pixels: npt.NDArray[Any]) -> Images:
-    """Truncates to whole levels, as the published program does.
-
-    float32 may miss a whole level by a rounding error from below (254.99998 for 255): a
-    thousandth of a level is added first.
-    """
-    if pixels.dtype == np.uint8:
-        return pixels
-    pixels += np.float32(1e-3)
-    return np.clip(pixels, 0, 255, out=pixels).astype(np.uint8)

@@ -12,33 +12,23 @@ import numpy as np
 
 from tfvmf.data import corruptions
 from tfvmf.data.base import Source, Subset
-from tfvmf.data.corruptions.draws import Images
+from tfvmf.data.corruptions.filters import Images
 from tfvmf.data.images import resize_images
 from tfvmf.errors import UserError
 
 KINDS = ("generate", "tfds")  # where corrupted images come from that are not in a directory
 
 Part = tuple[str, int, int, int]  # corruption, severity, first image, last image + 1
-_LEVELS = len(corruptions.SEVERITIES)
 
 
 class Corrupted(NamedTuple):
-    """The corrupted images of a source.
-
-    Attributes:
-        described: What they are, in words.
-        read: (corruption, severity, first image, last image + 1) -> uint8 [n, H, W, 3].
-    """
+    """The corrupted images of a source: what they are, and how a `Part` is read."""
 
     described: str
-    read: Callable[[str, int, int, int], Images]
+    read: Callable[[str, int, int, int], Images]  # -> uint8 [n, H, W, 3]
 
     def read_ahead(self, parts: Sequence[Part]) -> Iterator[tuple[Part, Images]]:
-        """Yields each part's images; the next part's are made while these are used.
-
-        The encoder leaves some of every core idle, which is most of what generating takes: the
-        suite, corruptions generated, goes from 0.90 to 0.93 of the bare forward pass's rate.
-        """
+        """Yields each part's images; the next part's are made while these are used."""
         with ThreadPoolExecutor(1) as pool:
             made = (pool.submit(self.read, *part) for part in parts)
             none: Future[Images] = Future()
@@ -75,30 +65,34 @@ def open_corrupted(
     if directory:
         place = pathlib.Path(directory).expanduser()
         files = {name: _open(place, name, source.size) for name in corruptions.CORRUPTIONS}
+        described = ".npy files in the layout of CIFAR-10-C"
 
-        def read(name: str, severity: int, start: int, stop: int) -> Images:
-            chosen = files[name][(severity - 1) * source.size + rows[start:stop]]
-            return resize_images(np.asarray(chosen), size)
+        def make(name: str, severity: int, chosen: np.ndarray) -> Images:
+            return np.asarray(files[name][(severity - 1) * source.size + chosen])
 
-        return Corrupted(".npy files in the layout of CIFAR-10-C", read)
-    if kind == "tfds":
+    elif kind == "tfds":
         opened = _open_tfds(source, load)
         # TFDS stores them in an order of its own: a part of them is not the same part of the clean.
         sample = ", another sample of images" if len(rows) < source.size else ""
-        return Corrupted(
-            f"CIFAR-10-C from TFDS{sample}",
-            lambda name, severity, start, stop: opened(name, severity).take(rows[start:stop]),
-        )
-    native = source.native() if (source.native_size or 0) >= corruptions.SMALLEST_SIDE else source
+        described = f"CIFAR-10-C from TFDS{sample}"
 
-    def make(name: str, severity: int, start: int, stop: int) -> Images:
-        chosen = rows[start:stop]
-        made = corruptions.corrupt(native.take(chosen), name, severity, indices=chosen)
-        return resize_images(made, size)
+        def make(name: str, severity: int, chosen: np.ndarray) -> Images:
+            return opened(name, severity).take(chosen)
 
-    side = native.image_shape[0]
-    described = f"at {side} x {side} pixels, seed 0; frost: {corruptions.frost_source()}"
-    return Corrupted(f"{corruptions.SOURCE} ({described})", make)
+    else:
+        has_size = (source.native_size or 0) >= corruptions.SMALLEST_SIDE
+        native = source.native() if has_size else source
+        pixels = f"{native.image_shape[0]} x {native.image_shape[0]} pixels"
+        frost = corruptions.frost_source()
+        described = f"{corruptions.SOURCE} (at {pixels}, seed 0; frost: {frost})"
+
+        def make(name: str, severity: int, chosen: np.ndarray) -> Images:
+            return corruptions.corrupt(native.take(chosen), name, severity, indices=chosen)
+
+    def read(name: str, severity: int, start: int, stop: int) -> Images:
+        return resize_images(make(name, severity, rows[start:stop]), size)
+
+    return Corrupted(described, read)
 
 
 def _open(place: pathlib.Path, name: str, count: int) -> np.ndarray:
@@ -112,10 +106,10 @@ def _open(place: pathlib.Path, name: str, count: int) -> np.ndarray:
     except (ValueError, OSError, EOFError) as error:
         raise UserError(f"{path} is not a complete .npy file of numbers ({error})") from error
     side = rows.shape[1] if rows.ndim == 4 else 0
-    if rows.dtype != np.uint8 or rows.shape != (_LEVELS * count, side, side, 3):
+    if rows.dtype != np.uint8 or rows.shape != (5 * count, side, side, 3):
         raise UserError(
             f"{path} holds {rows.dtype} {list(rows.shape)}: 5 severities of {count:,} images are "
-            f"uint8 [{_LEVELS * count}, H, H, 3]"
+            f"uint8 [{5 * count}, H, H, 3]"
         )
     return rows
 

@@ -1,15 +1,18 @@
-"""Linear filters on whole batches, with the border rules of the published generator.
+"""Random numbers for images, and linear filters on whole batches, channels last.
 
-Everything here is float32 on the 0 to 255 scale and channels last.
+Borders are treated as the published generator does.
 """
 
 import functools
+import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
-from tfvmf.data.corruptions.draws import Floats
+Images = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
 
 # A tap lighter than this moves no pixel by more than 0.03 of a level.
 _LIGHTEST_TAP = 1e-4
@@ -18,15 +21,46 @@ _LIGHTEST_TAP = 1e-4
 _SMALL_PRODUCT = 1 << 17
 
 
+class Draws:
+    """The random draws for a batch of images: every method returns one row per image.
+
+    Each image has a generator of its own, keyed by (seed, corruption, severity, index of the image
+    in its data set): how images are split into batches and threads cannot change a pixel.
+    """
+
+    def __init__(self, key: str, indices: Sequence[int] | npt.NDArray[np.integer]) -> None:
+        self._keys = [f"{key}/{index}" for index in indices]
+
+    @functools.cached_property
+    def _generators(self) -> list[np.random.Generator]:
+        digests = [hashlib.blake2b(key.encode(), digest_size=16).digest() for key in self._keys]
+        numbers = [int.from_bytes(digest, "little") for digest in digests]
+        return [np.random.Generator(np.random.Philox(key=number)) for number in numbers]
+
+    def normal(self, shape: tuple[int, ...]) -> Floats:
+        """Standard normal numbers, float32 [N, *shape]."""
+        return np.stack([rng.standard_normal(shape, np.float32) for rng in self._generators])
+
+    def uniform(self, low: float, high: float, shape: tuple[int, ...] = ()) -> Floats:
+        """Uniform numbers in [low, high), float32 [N, *shape]."""
+        rows = np.stack([rng.random(shape, np.float32) for rng in self._generators])
+        return rows * np.float32(high - low) + np.float32(low)
+
+    def integers(self, high: int) -> npt.NDArray[np.int64]:
+        """One integer in [0, high) for each image, int64 [N]."""
+        return np.array([rng.integers(high) for rng in self._generators], np.int64)
+
+    def poisson(self, rates: npt.NDArray[np.floating]) -> Floats:
+        """Poisson counts of the rates [N, ...], float32 of the same shape."""
+        pairs = zip(self._generators, rates, strict=True)
+        return np.stack([rng.poisson(rate).astype(np.float32) for rng, rate in pairs])
+
+
 @functools.cache
 def gaussian_matrix(
     side: int, sigma: float, *, mode: str = "nearest", truncate: float = 4.0
 ) -> Floats:
-    """The Gaussian blur of `side` samples as a matrix [side, side], border included.
-
-    A linear filter is read off from what SciPy's does to the unit vectors; as a matrix it blurs a
-    whole batch in one product.
-    """
+    """SciPy's Gaussian blur of `side` samples as a matrix [side, side], border included."""
     blurred = ndimage.gaussian_filter1d(np.eye(side), sigma, axis=0, mode=mode, truncate=truncate)
     return blurred.astype(np.float32)
 
@@ -91,21 +125,18 @@ def motion_blur(
     weights /= weights.sum()
     steps, weights = steps[weights >= _LIGHTEST_TAP], weights[weights >= _LIGHTEST_TAP]
     weights = (weights / weights.sum()).astype(np.float32)
-
     turn = np.deg2rad(angles.astype(np.float64))[:, None]
     margin = int(steps[-1])
     down = np.ceil(steps * np.sin(turn) - 0.5).astype(np.intp) + margin
     right = np.ceil(steps * np.cos(turn) - 0.5).astype(np.intp) + margin
-
     count, height, width, channels = images.shape
     padded = np.pad(images, [(0, 0), (margin, margin), (margin, margin), (0, 0)], mode="edge")
     rows = padded.reshape(count, height + 2 * margin, -1)
     # windows[n, i, j] is image n moved by (i, j): picking one for each image copies whole windows.
-    windows = np.lib.stride_tricks.sliding_window_view(
-        rows, (height, width * channels), axis=(1, 2)
-    )
+    window = (height, width * channels)
+    windows = np.lib.stride_tricks.sliding_window_view(rows, window, axis=(1, 2))
     which = np.arange(count)
-    total = np.zeros((count, height, width * channels), np.float32)
+    total = np.zeros((count, *window), np.float32)
     for tap, weight in enumerate(weights):
         total += weight * windows[which, down[:, tap], right[:, tap] * channels]
     return total.reshape(images.shape)

@@ -1,8 +1,8 @@
-"""Blurs, weather, noises and digital processing (`spatter.py` has one that is long by itself).
+"""All kinds of corruptions: blurs, noises, digital processing, and `weather`.
 
 Each function takes uint8 [N, H, H, 3], the images' random draws and the parameters of a severity
-(`KINDS`), and returns [N, H, H, 3] on the 0 to 255 scale. Lengths are in pixels, whatever the size
-of the image, unless they are said to be shares of its side.
+(`KINDS`), and returns [N, H, H, 3] on the 0 to 255 scale. Lengths are in pixels unless a docstring
+says that they are shares of the side.
 """
 
 import functools
@@ -15,12 +15,9 @@ import numpy.typing as npt
 from PIL import Image
 from scipy import sparse
 
-from tfvmf.data.corruptions import filters, frost_textures
-from tfvmf.data.corruptions.draws import Draws, Floats, Images
-from tfvmf.data.corruptions.spatter import spatter
-
-# ITU-R BT.601 luma.
-_LUMA = (0.299, 0.587, 0.114)
+from tfvmf.data.corruptions import filters
+from tfvmf.data.corruptions.filters import Draws, Floats, Images
+from tfvmf.data.corruptions.weather import fog, frost, snow, spatter
 
 
 def defocus_blur(images: Images, draws: Draws, radius: float, rim: float) -> Floats:
@@ -36,9 +33,8 @@ def gaussian_blur(images: Images, draws: Draws, sigma: float) -> Floats:
 def glass_blur(images: Images, draws: Draws, sigma: float, rounds: int) -> Floats:
     """Gaussian blur, pixels scattered several times, Gaussian blur.
 
-    Scattering: x[i, j] <- x[i - a, j - b] for i, j >= 2, with a and b 0 or 1 by chance. The
-    published program means to swap neighbors in place, going up and left from the last pixel;
-    its swap writes through a view and so copies, and from where it has not been yet.
+    Scattering: x[i, j] <- x[i - a, j - b] for i, j >= 2, with a and b 0 or 1 by chance: what the
+    published program does, which means to swap neighbors but copies them.
     """
     side = images.shape[1]
     # The published program truncates here to whole levels, not only at the end.
@@ -81,11 +77,7 @@ def _soft_disk(radius: float, rim: float) -> Floats:
 
 @functools.cache
 def _zoom_operator(side: int, end: float) -> sparse.csr_array:
-    """The whole zoom blur as one sparse matrix on the side * side pixels of a channel.
-
-    Sum of the zooms is linear, and a pixel of the result touches few pixels of the image: one
-    sparse product instead of up to 26 interpolations.
-    """
+    """The zoom blur as one sparse matrix on the pixels of a channel, not 26 interpolations."""
     total = sparse.eye_array(side * side, dtype=np.float32, format="csr")
     # As published: a rounding error decides how many there are and how much the last one crops.
     factors = np.arange(1, end, 0.01)
@@ -95,108 +87,14 @@ def _zoom_operator(side: int, end: float) -> sparse.csr_array:
     return total / np.float32(len(factors) + 1)
 
 
-def fog(images: Images, draws: Draws, thickness: float, decay: float) -> Floats:
-    """Mist: (x + c plasma) m / (m + c) on the 0 to 1 scale, m the image's brightest value."""
-    brightest = images.max(axis=(1, 2, 3), keepdims=True).astype(np.float32)
-    mist = _plasma(images.shape[1], decay, draws)[..., None]
-    mist *= 255 * thickness
-    return (images + mist) * (brightest / (brightest + 255 * thickness))
-
-
-def frost(images: Images, draws: Draws, image_weight: float, ice_weight: float) -> Floats:
-    """Blends in a random crop of a random texture of ice."""
-    side = images.shape[1]
-    textures = frost_textures.textures(side)
-    which = draws.integers(len(textures))
-    down, right = draws.uniform(0, 1), draws.uniform(0, 1)
-    blend = np.empty(images.shape, np.float32)
-    for number, texture in enumerate(textures):
-        chosen = np.flatnonzero(which == number)
-        windows = np.lib.stride_tricks.sliding_window_view(texture, (side, side), axis=(0, 1))
-        # The last window is left out, as the published program does.
-        top = (down[chosen] * max(len(windows) - 1, 1)).astype(np.intp)
-        left = (right[chosen] * max(windows.shape[1] - 1, 1)).astype(np.intp)
-        blend[chosen] = windows[top, left].transpose(0, 2, 3, 1)
-    blend *= ice_weight
-    blend += np.float32(image_weight) * images
-    return blend
-
-
-def snow(
-    images: Images,
-    draws: Draws,
-    flakes: tuple[float, float, float, float],
-    motion: tuple[float, float],
-    weight: float,
-) -> Floats:
-    """The image, whitened, with moving flakes from two opposite directions.
-
-    y = w x + (1 - w) max(x, 1.5 luma(x) + 0.5) + s + rot180(s) on the 0 to 1 scale, where s is
-    thresholded noise (mean, deviation, zoom, threshold), blurred along a line (radius, sigma).
-    """
-    mean, deviation, zoom, threshold = flakes
-    side = images.shape[1]
-    field = draws.normal((side, side, 1)) * np.float32(deviation) + np.float32(mean)
-    if zoom > 1:
-        field = filters.apply_separable(field, filters.zoom_matrix(side, zoom))
-    field[field < threshold] = 0
-    # Whole levels before and after the blur: the published program passes 8-bit images around.
-    levels = (np.minimum(field, 1) * 255).astype(np.uint8)
-    falling = np.rint(filters.motion_blur(levels, *motion, angles=draws.uniform(-135, -45)))
-    pixels = images.astype(np.float32)
-    red, green, blue = (share * pixels[..., i] for i, share in enumerate(_LUMA))
-    whitened = (1.5 * (red + green + blue) + 127.5)[..., None]
-    snowy = np.maximum(pixels, whitened)
-    snowy *= 1 - weight
-    pixels *= weight
-    snowy += pixels
-    snowy += falling + falling[:, ::-1, ::-1]
-    return snowy
-
-
-def _plasma(side: int, decay: float, draws: Draws) -> Floats:
-    """Clouds by the diamond-square algorithm on a torus, each scaled to [0, 1].
-
-    From coarse to fine, the center of each square and then of each diamond becomes the mean of
-    its four corners plus uniform noise, whose size falls by decay^2 with every halving.
-    """
-    size = 1 << (side - 1).bit_length()
-    # One number for each point of the grid: where it is used decides how much it is scaled.
-    field = draws.uniform(-1, 1, (size, size))
-    field[:, 0, 0] = 0
-    step, wobble = size, 100.0**2
-    while step >= 2:
-        half = step // 2
-        corners = field[:, ::step, ::step]
-        pairs = corners + np.roll(corners, -1, axis=1)
-        centers = field[:, half::step, half::step]
-        centers *= wobble
-        centers += (pairs + np.roll(pairs, -1, axis=2)) / 4
-
-        across, along = field[:, ::step, half::step], field[:, half::step, ::step]
-        for edges, axis, other in ((across, 1, 2), (along, 2, 1)):
-            around = centers + np.roll(centers, 1, axis=axis) + corners
-            edges *= wobble
-            edges += (around + np.roll(corners, -1, axis=other)) / 4
-        step, wobble = half, wobble / decay**2
-    field -= field.min(axis=(1, 2), keepdims=True)
-    field /= field.max(axis=(1, 2), keepdims=True)
-    return field[:, :side, :side].copy()
-
-
 def gaussian_noise(images: Images, draws: Draws, deviation: float) -> Floats:
     """Noise of an electronic sensor: x + 255 s e, with e normal."""
-    noise = draws.normal(images.shape[1:])
-    noise *= 255 * deviation
-    noise += images
-    return noise
+    return 255 * deviation * draws.normal(images.shape[1:]) + images
 
 
 def shot_noise(images: Images, draws: Draws, photons: int) -> Floats:
     """Noise of counting photons: Poisson(c x) / c on the 0 to 1 scale."""
-    counts = draws.poisson(images * (photons / 255))
-    counts *= 255 / photons
-    return counts
+    return 255 / photons * draws.poisson(images * (photons / 255))
 
 
 def impulse_noise(images: Images, draws: Draws, share: float) -> Images:
@@ -209,11 +107,7 @@ def impulse_noise(images: Images, draws: Draws, share: float) -> Images:
 
 def speckle_noise(images: Images, draws: Draws, deviation: float) -> Floats:
     """Noise that grows with the signal: x + x s e, with e normal."""
-    noise = draws.normal(images.shape[1:])
-    noise *= deviation
-    noise += 1
-    noise *= images
-    return noise
+    return (deviation * draws.normal(images.shape[1:]) + 1) * images
 
 
 def brightness(images: Images, draws: Draws, more: float) -> Floats:
@@ -232,10 +126,9 @@ def contrast(images: Images, draws: Draws, share: float) -> Floats:
 
 
 def saturate(images: Images, draws: Draws, factor: float, offset: float) -> Floats:
-    """HSV saturation s -> clip(factor s + offset, 0, 1). Hue and value stay.
+    """HSV saturation s -> clip(factor s + offset, 0, 1), so that x -> v - (v - x) s' / s.
 
-    That is x -> v - (v - x) s' / s. A gray pixel has no hue: the
-    published program takes it for red.
+    A gray pixel has no hue: the published program takes it for red.
     """
     pixels = images.astype(np.float32)
     value = pixels.max(axis=-1, keepdims=True)
@@ -271,21 +164,18 @@ def pixelate(images: Images, draws: Draws, share: float) -> Images:
 def elastic_transform(
     images: Images, draws: Draws, amplitude: float, sigma: float, reach: float
 ) -> Floats:
-    """A random affine map, then random smooth displacements.
+    """A random affine map, then random smooth displacements. All lengths are shares of the side.
 
     The affine map takes three corners of a central square, each moved by up to `reach`, back to
     where they were. The displacement of a pixel is uniform noise, blurred, times `amplitude`.
-    All three lengths are shares of the side of the image.
     """
     count, side = images.shape[:2]
     amplitude, sigma, reach = (share * side for share in (amplitude, sigma, reach))
     middle, arm = side // 2, side // 3
     corners = middle + arm * np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
     moved = corners + draws.uniform(-reach, reach, (3, 2))
-    ones = np.ones((count, 3, 1))
-    affine = np.linalg.solve(
-        np.concatenate([moved, ones], axis=2), np.broadcast_to(corners, moved.shape)
-    )
+    moved = np.concatenate([moved, np.ones((count, 3, 1))], axis=2)
+    affine = np.linalg.solve(moved, np.broadcast_to(corners, (count, 3, 2)))
     grid = np.arange(side, dtype=np.float32)
     a = affine.astype(np.float32)[:, :, :, None, None]
     x = a[:, 0, 0] * grid + a[:, 1, 0] * grid[:, None] + a[:, 2, 0]
@@ -299,13 +189,11 @@ def elastic_transform(
 
 
 def _sample(images: Floats, y: Floats, x: Floats, *, mirror: str) -> Floats:
-    """Bilinear samples of each image at its own points, the image mirrored beyond its borders.
-
-    `mirror`: "reflect" does not repeat the border pixel, "symmetric" does (numpy.pad's names).
-    """
+    """Bilinear samples of each image at its own points; `mirror` is a mode of `np.pad`."""
     count, side = images.shape[:2]
-    inside = _mirrored_indices(side, mirror)
     margin = 2 * side
+    # The pixel that stands at position i - margin, int64 [5 side].
+    inside = np.pad(np.arange(side), margin, mode=mirror)  # type: ignore[call-overload]
     top, left = np.floor(y), np.floor(x)
     down, right = (y - top)[..., None], (x - left)[..., None]
     row = np.clip(top.astype(np.intp) + margin, 0, len(inside) - 2)
@@ -313,9 +201,7 @@ def _sample(images: Floats, y: Floats, x: Floats, *, mirror: str) -> Floats:
     first_pixel = np.arange(0, count * side * side, side * side)[:, None, None]
     upper, lower = first_pixel + inside[row] * side, first_pixel + inside[row + 1] * side
     left_column, right_column = inside[column], inside[column + 1]
-
-    # Four floats are one 16-byte number to `take`, which moves single numbers several times as
-    # fast as short rows.
+    # Four floats are one 16-byte number, which `take` moves several times as fast as a short row.
     padded = np.zeros((count, side, side, 4), np.float32)
     padded[..., :3] = images
     pixels = padded.view(np.complex128).ravel()
@@ -323,26 +209,14 @@ def _sample(images: Floats, y: Floats, x: Floats, *, mirror: str) -> Floats:
     def between(rows: npt.NDArray[np.intp]) -> Floats:
         start = pixels.take(rows + left_column)[..., None].view(np.float32)
         stop = pixels.take(rows + right_column)[..., None].view(np.float32)
-        stop -= start
-        stop *= right
-        stop += start
-        return stop
+        return (stop - start) * right + start
 
     above, below = between(upper), between(lower)
-    below -= above
-    below *= down
-    below += above
-    return below[..., :3]
+    return ((below - above) * down + above)[..., :3]
 
 
-@functools.cache
-def _mirrored_indices(side: int, mirror: str) -> npt.NDArray[np.int64]:
-    """Index of the pixel that stands at position i - 2 side, int64 [5 side]."""
-    return np.pad(np.arange(side), 2 * side, mode=mirror)  # type: ignore[call-overload]
-
-
-# Function, and its parameters at severities 1 to 5: those of the published CIFAR-10 generator. In
-# the order of the paper's Table 1; shot noise, which it leaves out, comes last.
+# Function, and its parameters at severities 1 to 5, in the order of the paper's Table 1; shot
+# noise, which the table leaves out, comes last.
 KINDS: dict[str, tuple[Callable[..., npt.NDArray[Any]], tuple[Any, ...]]] = {
     "brightness": (brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
     "contrast": (contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
@@ -375,11 +249,11 @@ KINDS: dict[str, tuple[Callable[..., npt.NDArray[Any]], tuple[Any, ...]]] = {
     "spatter": (
         spatter,
         (
-            (0.62, 0.1, 0.7, 0.70, 0.5, False),
-            (0.65, 0.1, 0.8, 0.70, 0.5, False),
-            (0.65, 0.3, 1.0, 0.69, 0.5, False),
-            (0.65, 0.1, 0.7, 0.69, 0.6, True),
-            (0.65, 0.1, 0.5, 0.68, 0.6, True),
+            ((0.62, 0.1, 0.7, 0.70), 0.5, False),
+            ((0.65, 0.1, 0.8, 0.70), 0.5, False),
+            ((0.65, 0.3, 1.0, 0.69), 0.5, False),
+            ((0.65, 0.1, 0.7, 0.69), 0.6, True),
+            ((0.65, 0.1, 0.5, 0.68), 0.6, True),
         ),
     ),
     "speckle_noise": (speckle_noise, (0.06, 0.10, 0.12, 0.16, 0.20)),
