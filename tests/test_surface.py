@@ -94,7 +94,7 @@ MADE = {
         encoder(), augmentation=Augmentation(size=9), settings={"simclr.temperature": 0.2}, seed=4
     ),
     "Convolution": lambda: encoder().get_layer("resnet10").layers[2],
-    "Cycles": lambda: Cycles(keras.optimizers.schedules.CosineDecay(0.1, 10), 5),
+    "Cycles": lambda: Cycles(0.0, 10, warmup_target=0.1, warmup_steps=5),
     "Dropout": lambda: models.Dropout(0.3),
     "Encoder": encoder,
     "Levels": lambda: models.Levels(),

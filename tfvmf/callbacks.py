@@ -1,6 +1,6 @@
 """Callbacks for any Keras training of an encoder: what its directions and its kappa are worth."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -16,6 +16,7 @@ from tfvmf.training.monitor import Monitor, evenly
 __all__ = ["KNNMonitor", "KappaMonitor"]
 
 Labeled = Source | tuple[Any, Any]
+Measure = Callable[[], dict[str, float]]
 
 
 class _EncoderMonitor(keras.callbacks.Callback):
@@ -37,19 +38,15 @@ class _EncoderMonitor(keras.callbacks.Callback):
                 f"{type(self).__name__}: {encoder.name} has no output concentration; pass "
                 "encoder=, a model as tfvmf.models.build_encoder makes it"
             )
-        self.prepare(encoder)
+        self._measure = self._watch(encoder)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Measures, and adds to the logs of the epoch."""
         if logs is not None and (epoch + 1) % self.every == 0:
-            logs.update(self.measure())
+            logs.update(self._measure())
 
-    def prepare(self, encoder: keras.Model) -> None:
-        """Called once with the encoder that is watched."""
-        raise NotImplementedError
-
-    def measure(self) -> dict[str, float]:
-        """The values to log."""
+    def _watch(self, encoder: keras.Model) -> Measure:
+        """What measures the encoder."""
         raise NotImplementedError
 
 
@@ -81,18 +78,13 @@ class KappaMonitor(_EncoderMonitor):
         if not isinstance(images, Source):
             images = ArraySource(Request(spec="images", target=""), _pixels(images, "images"))
         clean = images.take(evenly(images.size, max_images))
-        self._images = {"clean": clean}
-        for name in map(canonical_name, corruptions):
-            self._images[name] = corrupt(clean, name, severity)
+        names = map(canonical_name, corruptions)
+        self._images = {"clean": clean, **{name: corrupt(clean, name, severity) for name in names}}
 
-    def prepare(self, encoder: keras.Model) -> None:
-        """Builds the forward pass."""
-        self._embed = Embedder(encoder)
-
-    def measure(self) -> dict[str, float]:
-        """Mean kappa of each set of images."""
-        return {
-            f"kappa_{name}": float(self._embed(images)["concentration"].mean())
+    def _watch(self, encoder: keras.Model) -> Measure:
+        embed = Embedder(encoder)
+        return lambda: {
+            f"kappa_{name}": float(embed(images)["concentration"].mean())
             for name, images in self._images.items()
         }
 
@@ -126,20 +118,13 @@ class KNNMonitor(_EncoderMonitor):
     ) -> None:
         super().__init__(encoder, every)
         self._sources = _labeled(bank, "bank"), _labeled(queries, "queries")
-        self._options: dict[str, Any] = {
-            "neighbors": neighbors,
-            "bank_images": max_bank,
-            "query_images": max_queries,
-        }
+        self._options: dict[str, Any] = {"neighbors": neighbors, "bank_images": max_bank}
+        self._options["query_images"] = max_queries
 
-    def prepare(self, encoder: keras.Model) -> None:
-        """Builds the forward pass."""
-        self._monitor = Monitor(encoder, *self._sources, **self._options)
-
-    def measure(self) -> dict[str, float]:
-        """What `tfvmf.training` measures while it trains."""
-        found = self._monitor()
-        return {name: found[name] for name in ("knn_accuracy", "direction_std", "effective_rank")}
+    def _watch(self, encoder: keras.Model) -> Measure:
+        monitor = Monitor(encoder, *self._sources, **self._options)
+        logged = ("knn_accuracy", "direction_std", "effective_rank")
+        return lambda: {name: value for name, value in monitor().items() if name in logged}
 
 
 def _pixels(images: Any, name: str) -> np.ndarray:
@@ -153,9 +138,8 @@ def _labeled(given: Labeled, name: str) -> Source:
     if not isinstance(given, Source):
         images, labels = _pixels(given[0], name), np.asarray(given[1])
         request = Request(spec=name, target="", image_size=images.shape[1])
-        return ArraySource(
-            request, images, labels=labels, num_classes=int(labels.max(initial=0)) + 1
-        )
+        classes = int(labels.max(initial=0)) + 1
+        return ArraySource(request, images, labels=labels, num_classes=classes)
     if given.labels is None:
         raise UserError(f"{name} has no labels: expected a labeled source, or (images, labels)")
     return given

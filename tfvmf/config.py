@@ -3,41 +3,27 @@
 The settings of a method are declared by the method (`Method.settings`), all others here.
 """
 
-import ml_collections
+from ml_collections import ConfigDict
 
-from tfvmf import methods
+from tfvmf import methods, settings
 from tfvmf.errors import UserError
-from tfvmf.settings import (
-    INPUT_RANGES,
-    LEVELS,
-    MAX_PIXELS,
-    REGULARIZERS,
-    STEMS,
-    Setting,
-    differences,
-    flatten,
-    get,
-    parse_backbone,
-    tree,
-)
+from tfvmf.settings import Setting, differences, flatten
 
 __all__ = ["RENAMED", "declared", "default_config", "differences", "flatten", "validate"]
 
-STRATEGIES = ("default", "mirrored", "multi_worker")
-OPTIMIZERS = ("adam", "sgd", "muon")
-PRECISIONS = ("float32", "mixed_bfloat16")
+_STRATEGIES = ("default", "mirrored", "multi_worker")
 
 SETTINGS: dict[str, Setting] = {
     "name": Setting("default", "the first word of the run directory"),
     "method": Setting("simclr_vmf", "what is trained"),
-    "strategy": Setting("default", "how a batch is spread over devices", choices=STRATEGIES),
+    "strategy": Setting("default", "how a batch is spread over devices", choices=_STRATEGIES),
     "seed": Setting(0, "seed of everything that is random", low=0),
     "epochs": Setting(100, "passes over the training images", low=1),
-    "minutes": Setting(
-        0.0, "choose epochs so that training takes about so long; 0: train for epochs", low=0
-    ),
+    "minutes": Setting(0.0, "choose epochs to train for about so long; 0: take epochs", low=0),
     "batch_size": Setting(256, "images per step, over all replicas; each becomes views", low=2),
-    "precision": Setting("float32", "in which layers compute", choices=PRECISIONS),
+    "precision": Setting(
+        "float32", "in which layers compute", choices=("float32", "mixed_bfloat16")
+    ),
     "data.source": Setting("digits", "digits, a TFDS name, folder:/path or npz:/path"),
     "data.train_split": Setting("train", "the split to train on"),
     "data.eval_split": Setting("test", "the split for monitor and suites"),
@@ -45,19 +31,13 @@ SETTINGS: dict[str, Setting] = {
     "data.data_dir": Setting("", "where TFDS finds prepared data sets"),
     "data.image_size": Setting(32, "height and width of images", low=8, below=8193),
     "data.view_share": Setting(
-        1.0,
-        "height and width of training views, as a share of data.image_size: small views train "
-        "faster; monitor, suites, export and fit-kappa use whole images",
-        above=0,
+        1.0, "size of training views as a share of data.image_size: smaller is faster", above=0
     ),
     "data.memory_limit_gib": Setting(2.0, "larger data sets are read from disk", low=0),
     "data.reserve": Setting(
-        0.0,
-        "training images that are kept for calibration and never trained on: a share if below 1, "
-        "otherwise a number",
-        low=0,
+        0.0, "training images kept for calibration: a share if below 1, otherwise a number", low=0
     ),
-    "data.max_pixels": Setting(MAX_PIXELS, "larger images are refused, undecoded", low=1),
+    "data.max_pixels": Setting(settings.MAX_PIXELS, "larger images are refused, undecoded", low=1),
     # What each means in detail, and its bounds: tfvmf.data.Augmentation.
     "augment.crop_min": Setting(0.2, "smallest crop, as a share of the area"),
     "augment.crop_max": Setting(1.0, "largest crop, as a share of the area"),
@@ -78,65 +58,53 @@ SETTINGS: dict[str, Setting] = {
     "model.backbone": Setting(
         "resnet18",
         "the network: a name, applications:NAME, hub:PRESET or keras:/path/model.keras",
-        parse=parse_backbone,
+        parse=settings.parse_backbone,
     ),
     "model.weights": Setting(
         "", "for applications: and hub:, instead of trained weights: none, or a .weights.h5 file"
     ),
     # Of a network that is not built in; found by rule where they are empty.
-    "model.input_range": Setting("", "pixels that it takes", choices=("", *INPUT_RANGES)),
+    "model.input_range": Setting("", "pixels that it takes", choices=("", *settings.INPUT_RANGES)),
     "model.feature_layer": Setting("", "the output or layer that is the features"),
     "model.level_layers": Setting(
         "", "layers that the concentration head sees, separated by commas; none: only the features"
     ),
     "model.freeze_stages": Setting(0, "first stages that do not learn; 99: all of them", low=0),
     "model.width": Setting(64, "channels of the network's first stage", low=1, below=4097),
-    "model.stem": Setting("cifar", "first layers, for small or large images", choices=STEMS),
+    "model.stem": Setting("cifar", "first layers: small or large images", choices=settings.STEMS),
     "model.dimension": Setting(128, "length of the mean direction", low=2, below=65537),
     "model.hidden": Setting(512, "units of the heads' hidden layers", low=1, below=65537),
     "model.dropout": Setting(
         0.0, "probability of dropping a channel or a hidden unit of a head", low=0, below=1
     ),
     "model.one_pass": Setting(
-        False,
-        "all views of one size in one pass, with common batch statistics; otherwise one pass per "
-        "view with statistics of its own, as in the paper's program",
+        False, "all views of one size in one pass, with common batch statistics; or one by one"
     ),
     "concentration.align_weight": Setting(0.05, "weight of the alignment term", low=0),
     "concentration.penalty_weight": Setting(0.005, "weight of the l2 regularizer", low=0),
     "concentration.regularizer": Setting(
-        "l2", "the paper's l2, or vmf: the exact -log C(kappa)", choices=REGULARIZERS
+        "l2", "the paper's l2, or vmf: the exact -log C(kappa)", choices=settings.REGULARIZERS
     ),
-    "concentration.initial": Setting(
-        0.0, "kappa of an untrained head; 0: the method's default", low=0
-    ),
+    "concentration.initial": Setting(0.0, "kappa of an untrained head; 0: the method's", low=0),
     "concentration.levels": Setting(
-        "last", "what the head sees: the features, or all levels of the network", choices=LEVELS
+        "last", "what the head sees: the features, or all levels", choices=settings.LEVELS
     ),
     "concentration.view_kind": Setting(
-        "augment",
-        "what the head learns from: the method's views, or wide: also damaged ones",
-        choices=("augment", "wide"),
+        "augment", "what kappa learns from: views, or also damaged", choices=("augment", "wide")
     ),
     "ensemble.num_members": Setting(1, "networks trained into one run directory", low=1),
     "ensemble.kind": Setting(
-        "seeds",
-        "seeds: independent runs; snapshot: the ends of as many cycles of one run",
-        choices=("seeds", "snapshot"),
+        "seeds", "runs of other seeds, or ends of cycles of one run", choices=("seeds", "snapshot")
     ),
     "optimizer.name": Setting(
-        "adam", "turns gradients into steps; muon needs rates of about 0.03", choices=OPTIMIZERS
+        "adam", "adam, sgd, or muon at rates of about 0.03", choices=("adam", "sgd", "muon")
     ),
     "optimizer.learning_rate": Setting(1e-3, "at its highest, after the warm-up", low=0),
-    "optimizer.backbone_rate": Setting(
-        1.0, "learning rate of the backbone, as a multiple of that of the heads", low=0
-    ),
+    "optimizer.backbone_rate": Setting(1.0, "backbone's rate, as a multiple of the heads'", low=0),
     "optimizer.momentum": Setting(0.9, "momentum of sgd and muon", low=0),
     "optimizer.weight_decay": Setting(1e-6, "decoupled; not on biases and norms", low=0),
     "optimizer.warmup_epochs": Setting(10.0, "in which the learning rate rises", low=0),
-    "monitor.every_epochs": Setting(
-        5.0, "how often held-out images are looked at; 0: never", low=0
-    ),
+    "monitor.every_epochs": Setting(5.0, "how often held-out images are seen; 0: never", low=0),
     "monitor.neighbors": Setting(20, "k of the k-NN accuracy", low=1),
     "monitor.bank_images": Setting(10_000, "labeled images that vote", low=1),
     "monitor.query_images": Setting(2_000, "images that are classified", low=1),
@@ -172,18 +140,24 @@ RENAMED = {
 
 def declared() -> dict[str, Setting]:
     """All settings by their dotted names: those of every run, then those of each method."""
-    settings = dict(SETTINGS)
+    found = dict(SETTINGS)
     for method in methods.METHODS.values():
-        settings |= {f"{method.section}.{key}": value for key, value in method.settings.items()}
-    return settings
+        found |= {f"{method.section}.{key}": value for key, value in method.settings.items()}
+    return found
 
 
-def default_config() -> ml_collections.ConfigDict:
+def default_config() -> ConfigDict:
     """The paper's settings, on the embedded digits; `configs/` holds what differs."""
-    return tree(declared())
+    config = ConfigDict()
+    for key, setting in declared().items():
+        section, _, name = key.rpartition(".")
+        if section and section not in config:
+            config[section] = ConfigDict()
+        (config[section] if section else config)[name] = setting.default
+    return config
 
 
-def view_size(config: ml_collections.ConfigDict) -> int:
+def view_size(config: ConfigDict) -> int:
     """Height and width of training views, in pixels."""
     size = round(config.data.view_share * config.data.image_size)
     if not 8 <= size <= config.data.image_size:
@@ -194,11 +168,12 @@ def view_size(config: ml_collections.ConfigDict) -> int:
     return size
 
 
-def validate(config: ml_collections.ConfigDict) -> None:
+def validate(config: ConfigDict) -> None:
     """Raises a UserError that names the first setting that cannot be meant."""
     methods.check_name(config.method)
+    values = flatten(config)
     for key, setting in declared().items():
-        setting.check(key, get(config, key))
+        setting.check(key, values[key])
     for method in methods.METHODS.values():
         method.check(config)
     if config.minutes and config.strategy == "multi_worker":

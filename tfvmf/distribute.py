@@ -39,8 +39,8 @@ def gather(tensor: tf.Tensor) -> tf.Tensor:
 def stack(tensor: tf.Tensor) -> tf.Tensor:
     """Stacks a small tensor [...] of every replica to [replicas, ...]; the gradient is exact.
 
-    One sum over the replicas, each of which fills its own row. `gather` moves fewer bytes, but its
-    graph is several times as large, and a network calls this once a normalization layer.
+    One sum over the replicas, each of which fills its own row: `gather` moves fewer bytes, but its
+    graph is several times as large.
     """
     row = tf.one_hot(replica_id(), num_replicas(), dtype=tensor.dtype)
     rows = tf.reshape(row, [-1] + [1] * tensor.shape.rank) * tensor[None]

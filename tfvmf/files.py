@@ -61,10 +61,8 @@ def beside(model: pathlib.Path) -> pathlib.Path:
 def writing(path: Path, *, advice: str = _ELSEWHERE, then: str = "") -> Iterator[None]:
     """Turns what the system refuses to write into one line.
 
-    Args:
-        path: What is written, for the message.
-        advice: What to do where there is no right to write.
-        then: What to do after there is room, or after the advice.
+    `advice` is what to do where there is no right to write, `then` what to do after that, or when
+    there is room.
     """
     try:
         yield
@@ -82,10 +80,7 @@ def writing(path: Path, *, advice: str = _ELSEWHERE, then: str = "") -> Iterator
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name once it is written, and vanishes if that fails.
-
-    Its directory is made if need be.
-    """
+    """A file that takes its name, in a directory made if need be, once it is written."""
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}{_mark()}")
     with writing(path):
@@ -130,10 +125,8 @@ def _sweep(directory: pathlib.Path) -> None:
 def _alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it is somebody else's
-        return True
+    except OSError as error:  # a process of somebody else is alive
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -159,11 +152,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_text(path: Path) -> str | None:
-    """The text of a file, None if there is none.
-
-    Raises:
-        UserError: It is there and cannot be read: that is not the same as absent.
-    """
+    """The text of a file, None if there is none; one that cannot be read is a UserError."""
     with reading(path):
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):

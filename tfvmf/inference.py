@@ -1,11 +1,10 @@
 """Running an encoder over many images at the speed of its forward pass, in bounded memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from tfvmf.data.base import Source
 from tfvmf.pixels import check_pixels
 
 Embeddings = dict[str, np.ndarray]
@@ -15,10 +14,7 @@ Encoder = Callable[..., dict[str, tf.Tensor]]  # a keras.Model, for one
 class Embedder:
     """Applies an encoder in inference mode to images, batch by batch.
 
-    Args:
-        encoder: A model, or a function called like one, from float images in [0, 1] to a dictionary
-            of tensors [B, ...].
-        batch_size: Images a forward pass.
+    The encoder is a model, or called like one: float images in [0, 1] to tensors [B, ...] by name.
     """
 
     def __init__(self, encoder: Encoder, *, batch_size: int = 250) -> None:
@@ -33,24 +29,13 @@ class Embedder:
 
     def __call__(self, images: np.ndarray) -> Embeddings:
         """Embeds images [N, H, W, 3], uint8 or float in [0, 1]: NumPy arrays [N, ...]."""
-        pixels = check_pixels(images)
-        return self._run(lambda start, stop: pixels[start:stop], len(pixels))
-
-    def source(self, source: Source, *, limit: int | None = None) -> Embeddings:
-        """Embeds the images of a source in its own order, the first `limit` of them."""
-        size = source.size if limit is None else min(limit, source.size)
-        return self._run(source.images, size)
-
-    def _run(self, read: Callable[[int, int], np.ndarray], size: int) -> Embeddings:
-        parts = list(self._batches(read, size))
+        pixels, parts = check_pixels(images), []
+        for start in range(0, len(pixels), self.batch_size):
+            batch = pixels[start : start + self.batch_size]
+            whole, halves = self._graphs[batch.dtype]
+            outputs = (halves if self._split and len(batch) > 1 else whole)(batch)
+            parts.append({name: value.numpy() for name, value in outputs.items()})
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def _batches(self, read: Callable[[int, int], np.ndarray], size: int) -> Iterator[Embeddings]:
-        for start in range(0, size, self.batch_size):
-            images = read(start, min(start + self.batch_size, size))
-            whole, halves = self._graphs[images.dtype]
-            outputs = (halves if self._split and len(images) > 1 else whole)(images)
-            yield {name: value.numpy() for name, value in outputs.items()}
 
 
 def _graphs(encoder: Encoder, dtype: tf.DType, scale: float) -> tuple[Encoder, Encoder]:

@@ -5,7 +5,7 @@ and their bounds) is declared beside code that uses TensorFlow; such a module im
 """
 
 import importlib
-from collections.abc import Iterator, MutableMapping
+from collections import UserDict
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -26,30 +26,15 @@ def lazy_import(*names: str) -> list[Any]:
     return [LazyModule(name) for name in names]
 
 
-class Registry(MutableMapping[str, T]):
+class Registry(UserDict[str, T]):
     """Objects by name; one given as "module:attribute" is imported when it is first asked for."""
 
-    def __init__(self, **entries: T | str) -> None:
-        self._entries = dict(entries)
+    def __init__(self, **entries: Any) -> None:
+        super().__init__(entries)
 
     def __getitem__(self, name: str) -> T:
-        entry = self._entries[name]
+        entry = self.data[name]
         if isinstance(entry, str):
             module, _, attribute = entry.partition(":")
-            entry = self._entries[name] = getattr(importlib.import_module(module), attribute)
+            entry = self.data[name] = getattr(importlib.import_module(module), attribute)
         return entry
-
-    def __setitem__(self, name: str, entry: T | str) -> None:
-        self._entries[name] = entry
-
-    def __delitem__(self, name: str) -> None:
-        del self._entries[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries  # without importing it
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)

@@ -7,28 +7,20 @@ _CHUNK = 1024
 
 
 def nearest(
-    queries: np.ndarray, bank: np.ndarray, k: int, *, batch_size: int = 1024
+    queries: np.ndarray, bank: np.ndarray, k: int, *, batch_size: int = _CHUNK
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows of `bank` with the largest cosine to each query.
+    """The k rows of `bank` [N, F] with the largest cosine to each query [Q, F].
 
-    Args:
-        queries: [Q, F].
-        bank: [N, F].
-        k: How many neighbors, at most N.
-        batch_size: Queries compared at a time: batch_size * N cosines are in memory.
-
-    Returns:
-        Cosines [Q, k] in falling order and the rows of the bank [Q, k].
+    Cosines [Q, k] in falling order, and the rows [Q, k]. batch_size * N cosines are in memory.
     """
     if not 1 <= k <= len(bank):
         raise ValueError(f"k must be between 1 and the {len(bank)} rows of the bank, not {k}")
     columns = tf.transpose(tf.math.l2_normalize(tf.constant(bank, tf.float32), axis=1))
     cosines, rows = [np.zeros((0, k), np.float32)], [np.zeros((0, k), np.int32)]
     for start in range(0, len(queries), batch_size):
-        block = tf.math.l2_normalize(
-            tf.constant(queries[start : start + batch_size], tf.float32), axis=1
-        )
-        values, indices = tf.math.top_k(tf.matmul(block, columns), k)
+        block = tf.constant(queries[start : start + batch_size], tf.float32)
+        near = tf.matmul(tf.math.l2_normalize(block, axis=1), columns)
+        values, indices = tf.math.top_k(near, k)
         cosines.append(values.numpy())
         rows.append(indices.numpy())
     return np.concatenate(cosines), np.concatenate(rows)
@@ -42,14 +34,9 @@ def classify(
     k: int = 200,
     temperature: float = 0.5,
 ) -> np.ndarray:
-    """Classes [Q] by a vote of the k nearest, each with weight exp(cosine / temperature).
+    """Classes [Q] of features [Q, F] by a vote of the k nearest of a bank [N, F] with labels [N].
 
-    Args:
-        queries: Features [Q, F].
-        bank: Features [N, F] whose classes are known.
-        labels: Classes [N] of the bank.
-        k: How many vote; no more than N do.
-        temperature: Small values let the nearest decide alone.
+    Each has the weight exp(cosine / temperature): small values let the nearest decide alone.
     """
     cosines, rows = nearest(queries, bank, min(k, len(bank)))
     weights = np.exp((cosines - 1.0) / temperature)
@@ -73,16 +60,10 @@ class Joined:
         x = [u, a (s - mean(s)) / std(s)],    a^2 = mean over f of var(u_f)
 
     and the distance of two images is |x - x'|^2 / 2: the cosine distance of their features plus
-    the score's share. `a` comes from the bank, which is to say from training images: nothing is
-    fitted to foreign ones. The result does not depend on the scale of the features, nor on scale,
-    offset or sign of the score; a score that is the same for the whole bank changes nothing.
-
-    (The cosine of raw features with a raw kappa appended, as the paper may have done it, weighs
-    kappa by how long the features of a network happen to be.)
-
-    Args:
-        bank: Features [N, F] of the training images.
-        scores: Their scores [N].
+    the score's share. The bank [N, F] and its scores [N] are of training images: nothing is fitted
+    to foreign ones. Neither the scale of the features matters, nor scale, offset or sign of the
+    score; a score that is the same for the whole bank changes nothing. (The cosine of raw features
+    with a raw kappa appended would weigh kappa by how long features happen to be.)
     """
 
     def __init__(self, bank: np.ndarray, scores: np.ndarray) -> None:

@@ -1,5 +1,6 @@
 """What a terminal shows: a bar with time left, or plain lines in a log file; and text, as text."""
 
+import io
 import sys
 import time
 from typing import Self
@@ -10,9 +11,6 @@ import tqdm
 def printable(text: str) -> str:
     r"""Text from anywhere for a terminal: what is no visible character is written as its code.
 
-    File names and errors may hold line breaks, bytes that are no text, and sequences that clear the
-    screen or worse.
-
     >>> print(printable("red \x1b[31m"))
     red \x1b[31m
     """
@@ -22,15 +20,9 @@ def printable(text: str) -> str:
 class Progress:
     """Counts steps toward a total and shows the progress.
 
-    Args:
-        total: Number of steps.
-        initial: Steps already done (a resumed run).
-        unit: What a step is called.
-        description: What is being done.
-        rate: Whether to show the number of steps per second.
-        seconds: Time between two lines of a log file, in seconds.
-        brief: For work that usually takes no time: a bar that appears after 2 seconds and leaves
-            nothing behind, on a terminal only; a log file gets no lines.
+    `initial` steps are done already, `rate` shows steps per second, `seconds` are between two lines
+    of a log file. `brief` is for work that usually takes no time: a bar that appears after 2
+    seconds and leaves nothing behind, on a terminal only; a log file gets no lines.
     """
 
     def __init__(
@@ -93,12 +85,9 @@ class Progress:
         self._bar.close()
 
 
-class _Nowhere:
+class _Nowhere(io.StringIO):
     """A file that drops what is written to it."""
 
     def write(self, text: str) -> int:
         """Takes the text and drops it."""
         return len(text)
-
-    def flush(self) -> None:
-        """Has nothing to flush."""

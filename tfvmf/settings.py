@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
-import ml_collections
+from ml_collections import ConfigDict
 
 from tfvmf.errors import UserError
 
@@ -45,7 +45,7 @@ class Setting:
     """One setting of a run."""
 
     default: Any  # its value unless a config or a flag says otherwise; also its type
-    meaning: str = ""  # for people
+    meaning: str = ""
     _: dataclasses.KW_ONLY
     low: float | None = None  # the smallest value
     above: float | None = None  # a bound that the value must exceed
@@ -95,43 +95,18 @@ def parse_backbone(spec: str) -> tuple[str, str]:
     raise UserError(f"{spec} is unknown: {hint}use one of {known}")
 
 
-def tree(settings: dict[str, Setting]) -> ml_collections.ConfigDict:
-    """The defaults of settings with dotted names, as a configuration with sections."""
-    config = ml_collections.ConfigDict()
-    for key, setting in settings.items():
-        *sections, last = key.split(".")
-        place = config
-        for section in sections:
-            if section not in place:
-                place[section] = ml_collections.ConfigDict()
-            place = place[section]
-        place[last] = setting.default
-    return config
-
-
-def get(config: ml_collections.ConfigDict, key: str) -> Any:
-    """The value of a dotted key."""
-    for part in key.split("."):
-        config = config[part]
-    return config
-
-
-def flatten(
-    config: ml_collections.ConfigDict | dict[str, Any], prefix: str = ""
-) -> dict[str, object]:
+def flatten(config: ConfigDict | dict[str, Any], prefix: str = "") -> dict[str, object]:
     """All settings of a configuration as {dotted key: value}."""
     flat: dict[str, object] = {}
     for key, value in config.items():
-        if isinstance(value, ml_collections.ConfigDict | dict):
+        if isinstance(value, ConfigDict | dict):
             flat.update(flatten(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value
     return flat
 
 
-def differences(
-    old: ml_collections.ConfigDict, new: ml_collections.ConfigDict
-) -> dict[str, tuple[object, object]]:
+def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[object, object]]:
     """Settings in which two configurations differ: {dotted key: (old, new)}."""
     flat_old, flat_new = flatten(old), flatten(new)
     return {

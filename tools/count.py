@@ -47,12 +47,13 @@ def num_lines(paths: Iterable[pathlib.Path]) -> int:
 def program_flags() -> list[str]:
     """Names of the flags of all programs, one entry per program that has it."""
     from tfvmf import programs
+    from tfvmf.programs import cli
 
     names: list[str] = []
     for verb in programs.VERBS:
         module = importlib.import_module(f"tfvmf.programs.{verb.replace('-', '_')}")
         values = flags.FlagValues()
-        module.define(values, ["tfvmf"])
+        cli.define(module, values, ["tfvmf"])
         names.extend(values)
     return names
 
@@ -74,7 +75,6 @@ def flag_names(paths: Iterable[pathlib.Path]) -> list[str]:
 
 def train_step_files(root: pathlib.Path) -> list[pathlib.Path]:
     """The files on the path of one train step of the default run."""
-    sys.path.insert(0, str(root))
     import tfvmf
 
     for module in pkgutil.walk_packages(tfvmf.__path__, "tfvmf."):  # not while it is watched
@@ -119,6 +119,7 @@ def main(argv: Sequence[str]) -> None:
     """Counts and prints."""
     del argv
     root = pathlib.Path(_ROOT.value).resolve()
+    sys.path.insert(0, str(root))
     package = sources(root, "tfvmf")
     names = flag_names(sources(root, "tfvmf", "bin"))
     if (root / "tfvmf" / "programs").is_dir():  # where one definition may serve several programs

@@ -4,7 +4,7 @@ r"""Makes a finished run a model of the package: `tfvmf/shipped/NAME`, and its p
         --command="tfvmf train --config=cifar10_cpu" --command="tfvmf fit-kappa runs/..." \
         --failure="Letters look familiar."
 
-What ships is a run directory with what inference needs: settings, weights (`checkpoints.pack`), the
+What ships is a run directory with what inference needs: settings, weights (`write_weights`), the
 judge, calibrated again with these weights on the run's reserve, and the probe, if there is one.
 Nothing is shipped unless it answers as the run does on test images and noise. `card.json` tells
 data, commands, commit, seed, time, the results in the run's `eval` and known failures.
@@ -167,7 +167,7 @@ def pack(
     """
     ours = inference.Embedder(method.encoder)(images)
     for bits in BITS:
-        checkpoints.pack(place, method, step, bits=bits)
+        write_weights(place, method, step, bits=bits)
         _, packed, _ = training.load_method(place)
         theirs = inference.Embedder(packed.encoder)(images)
         scales = {name: float(np.abs(values).max()) for name, values in ours.items()}
@@ -178,6 +178,27 @@ def pack(
         if max(found.values()) <= AGREE:
             return packed, bits, found
     raise UserError(f"outputs differ by {found}: at most {AGREE}")
+
+
+def write_weights(place: pathlib.Path, method: Method, step: int, *, bits: int = 23) -> None:
+    """Writes `weights.npz`: what inference needs of a run, without what training does.
+
+    All are float32, but for those of matrices and filters only `bits` bits after the leading one
+    are kept. Their first bytes come first, then their second ones and so on: so they compress.
+    """
+    values = [variable.numpy() for variable in checkpoints.variables_of(method)]
+    large = [value.ravel() for value in values if value.ndim > 1] or [np.zeros(0, np.float32)]
+    whole = np.concatenate(large).astype(">f4").view(">u4").astype(np.uint64)
+    unit = 1 << (23 - bits)
+    whole = (whole + unit // 2) // unit * unit
+    with files.replacing(place / checkpoints.PACKED) as file:
+        np.savez_compressed(
+            file,
+            allow_pickle=False,
+            step=step,
+            planes=whole.astype(">u4").view(np.uint8).reshape(-1, 4).T.copy(),
+            small=np.concatenate([value.ravel() for value in values if value.ndim <= 1]),
+        )
 
 
 def compare_judges(run: pathlib.Path, place: pathlib.Path, images: np.ndarray) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 import benchmarks.side_by_side.as_programs  # isort: skip # noqa: F401
 
-import dataclasses
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator
@@ -86,17 +85,17 @@ def loop(**problem: Any) -> Callable[[int], None]:
     config.monitor.every_epochs = 0.0
     trained, inputs = _Trained(config), image_inputs(config)
     strategy = tf.distribute.get_strategy()
-    batches = make_iterator(strategy, inputs, config, total_steps=_ENDLESS)(0)
+    batches = make_iterator(strategy, inputs, config, total_steps=_ENDLESS)
     workdir = pathlib.Path(tempfile.mkdtemp())
-    plan = Plan.of(config, inputs.size // config.batch_size)
+    plan = Plan(config, inputs.size // config.batch_size)
+    plan.save_every = 0
     run = Run(
-        plan=dataclasses.replace(plan, save_every=0),
+        plan=plan,
         method=trained.method,
         optimizer=trained.optimizer,
         step=trained.step(inputs.views(trained.method)),
         monitor=inputs.monitor(trained.method),
         checkpoints=Checkpoints(workdir, trained.method, trained.optimizer, keep=1),
-        batch_size=config.batch_size,
         writer=MetricsWriter(workdir, step=0),
         save_member=lambda number: None,
         stopping=lambda signum, step: signum,
@@ -104,8 +103,8 @@ def loop(**problem: Any) -> Callable[[int], None]:
 
     def steps(count: int) -> None:
         start = int(trained.optimizer.iterations)
-        plan = dataclasses.replace(run.plan, total_steps=start + count)
-        dataclasses.replace(run, plan=plan)(batches, start)
+        plan.total_steps = start + count
+        run(batches, start)
 
     return steps
 
@@ -135,7 +134,7 @@ class _Ready:
 
 
 class _Trained:
-    """A method and its optimizer, in the state that `training.train_run` prepares."""
+    """A method and its optimizer, in the state that `training.train` prepares."""
 
     def __init__(self, config: ml_collections.ConfigDict) -> None:
         share_cores(config)

@@ -11,7 +11,7 @@ from tfvmf.data import Augmentation, load_source
 def embeddings(workdir, count):
     """What a run's encoder says of the first test images."""
     subject = evaluation.subject_from_run(workdir)
-    return subject.embedder.source(subject.test, limit=count)
+    return subject.embedder(subject.test.images(0, count))
 
 
 def plain_encoder(*, seed=0):

@@ -21,6 +21,7 @@ from tfvmf.errors import UserError
 from tfvmf.files import lock
 from tfvmf.training import checkpoints, run_directory
 from tfvmf.training.checkpoints import latest, paths
+from tools import ship
 
 
 @pytest.fixture
@@ -306,7 +307,7 @@ def test_packed_weights_stand_for_a_checkpoint(tmp_path, rng):
     images = rng.random((20, 16, 16, 3)).astype(np.float32)
     expected = method.encoder(images)
     place = tmp_path / "packed"
-    checkpoints.pack(place, method, step)
+    ship.write_weights(place, method, step)
     shutil.copy(workdir / "config.json", place)
     _, packed, found = training.load_method(place)
     assert found == step
@@ -315,7 +316,7 @@ def test_packed_weights_stand_for_a_checkpoint(tmp_path, rng):
     for ours, theirs in zip(method.encoder.variables, packed.encoder.variables, strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
     size = (place / "weights.npz").stat().st_size
-    checkpoints.pack(place, method, step, bits=6)
+    ship.write_weights(place, method, step, bits=6)
     _, coarse, _ = training.load_method(place)
     largest = max(method.encoder.variables, key=lambda each: math.prod(each.shape)).path
     pairs = [
@@ -332,7 +333,7 @@ def test_damaged_packed_weights_are_one_line(tmp_path):
     _, method, step = training.load_method(workdir)
     other = make_run(tmp_path / "other", **{"model.dimension": 5})
     shutil.rmtree(other / "checkpoints")
-    checkpoints.pack(other, method, step)
+    ship.write_weights(other, method, step)
     with pytest.raises(
         UserError, match=r"weights\.npz .* damaged: it holds the weights of another"
     ):

@@ -73,7 +73,7 @@ def make_model(config, num_classes):
 def batches_of(config):
     """The batches of a run, as a dataset."""
     inputs = image_inputs(config)
-    made = make_iterator(tf.distribute.get_strategy(), inputs, config, total_steps=STEPS)(0)
+    made = make_iterator(tf.distribute.get_strategy(), inputs, config, total_steps=STEPS)
     batches = list(itertools.islice(made, STEPS))
     images = tf.data.Dataset.from_tensor_slices(np.stack([batch["image"] for batch in batches]))
     if not METHODS[config.method].needs_labels:
@@ -265,5 +265,6 @@ def test_replicas_need_batches_that_they_can_share(two_replicas, images):
         tf.data.Dataset.from_tensor_slices(images).batch(32),
         images[:50],
     ):
-        with pytest.raises(UserError, match=r"2 replicas share every batch: .* multiple of 2"):
-            model.fit(batches, verbose=0)
+        for steps in (None, 1):
+            with pytest.raises(UserError, match=r"2 replicas share every batch: .* multiple of 2"):
+                model.fit(batches, steps_per_epoch=steps, verbose=0)

@@ -40,6 +40,17 @@ def test_a_finished_run_stays_as_it_is(finished):
     assert_equal_weights(weights(finished), before)
 
 
+def test_a_run_that_begins_again_keeps_nothing_that_was_fitted_to_it(finished, tmp_path):
+    workdir = shutil.copytree(finished, tmp_path / "run")
+    for name in ("judge.npz", "probe.npz"):
+        (workdir / name).touch()
+    training.train(tiny_config(), workdir)  # which has nothing to do
+    assert {"judge.npz", "probe.npz"} <= {path.name for path in workdir.iterdir()}
+    shutil.rmtree(workdir / "checkpoints")
+    training.train(tiny_config(), workdir)
+    assert not {"judge.npz", "probe.npz"} & {path.name for path in workdir.iterdir()}
+
+
 class Stop:
     """Sends this process a signal when the loop asks for its n-th step."""
 

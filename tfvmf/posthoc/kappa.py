@@ -89,7 +89,7 @@ def fit_kappa(
                     layer.set_weights(trained.encoder.get_layer(layer.name).get_weights())
 
     free = (f"{workdir}-{number}" for number in itertools.count(2))
-    latest = loop.train_run(
+    latest = loop.train(
         settings,
         workdir,
         logical_devices=logical_devices,

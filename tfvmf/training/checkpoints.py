@@ -5,10 +5,11 @@ is: the index is renamed into place last and removed first, so a process that is
 moment leaves either a whole checkpoint or none. `tf.train.CheckpointManager` writes in place,
 neither verifies what it restores nor falls back to the checkpoint before a damaged one.
 
-A run that is only used, as one that is shipped, may hold `weights.npz` (`pack`) instead.
+A run that is only used, as one that is shipped, may hold `weights.npz` instead (`tools/ship.py`).
 """
 
 import contextlib
+import itertools
 import math
 import os
 import pathlib
@@ -19,13 +20,13 @@ import tempfile
 from collections.abc import Iterator
 
 import keras
-import ml_collections
 import numpy as np
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 from tfvmf.errors import UserError
-from tfvmf.files import arrays, literal, reading, replacing, write_text, writing
-from tfvmf.methods import METHODS, Method, build_method, building, check_name
+from tfvmf.files import arrays, literal, reading, write_text, writing
+from tfvmf.methods import METHODS, Method, build_method, building
 from tfvmf.training import run_directory
 
 PACKED = "weights.npz"
@@ -37,13 +38,8 @@ _NAME = re.compile(r"step-(\d+)(?:\.index|\.data-.*|_temp)?")
 class Checkpoints:
     """Saves and restores a method and its optimizer under `<workdir>/checkpoints`.
 
-    Args:
-        workdir: The run directory.
-        method: Its models are saved.
-        optimizer: Its moments and its step count are saved.
-        keep: How many of the newest stay on disk.
-        chief: Whether this process owns the directory. Every worker must take part in a save, so
-            the others write theirs to a temporary place.
+    The newest `keep` stay on disk. Every worker must take part in a save: those other than the
+    `chief`, which owns the directory, write theirs to a temporary place.
     """
 
     def __init__(
@@ -55,18 +51,12 @@ class Checkpoints:
         keep: int,
         chief: bool = True,
     ) -> None:
-        self._workdir = workdir
-        self._models = method.models
-        self._optimizer = optimizer
-        self._keep = keep
-        self._chief = chief
+        self._workdir, self._keep, self._chief = workdir, keep, chief
+        self._models, self._optimizer = method.models, optimizer
         self._state = tf.train.Checkpoint(optimizer=optimizer, **method.models)
 
     def restore(self) -> int:
-        """Restores the newest checkpoint, if there is one; returns the step to continue from.
-
-        A damaged one is reported, and the one before it is taken.
-        """
+        """Restores what `latest` finds, if anything; returns the step to continue from."""
         path = latest(self._workdir, report=self._chief)
         if path is None:
             return 0
@@ -94,17 +84,41 @@ class Checkpoints:
             with tempfile.TemporaryDirectory(prefix="tfvmf-worker-") as scratch:
                 self._state.write(os.path.join(scratch, "step"))
             return
-        place, what = directory(self._workdir), f"the checkpoint of step {step}"
+        place = directory(self._workdir)
         then = " (earlier checkpoints are as they were), then the same command continues from there"
-        with writing(f"{place}: {what}", then=then):
+        with writing(f"{place}: the checkpoint of step {step}", then=then):
             partial = place / ".partial"
             shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
             partial.mkdir(parents=True)
             try:
                 self._state.write(str(partial / f"step-{step}"))
-                _publish(self._workdir, step, keep=self._keep)
+                self._publish(place, step)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
+
+    def _publish(self, place: pathlib.Path, step: int) -> None:
+        """Moves the checkpoint in `.partial` to its place, and removes those that do not stay."""
+
+        def is_index(path: pathlib.Path) -> bool:
+            return path.suffix == ".index"
+
+        written = [path for path in (place / ".partial").iterdir() if step_of(path) == step]
+        for path in written:
+            _to_disk(path)
+        (place / f"step-{step}.index").unlink(missing_ok=True)
+        for path in sorted(written, key=is_index):
+            path.replace(place / path.name)
+        _to_disk(place)
+        # Those of later steps go: they are damaged, or the run would have started from them.
+        steps = [found for found in map(step_of, paths(self._workdir)) if found <= step]
+        kept = [f"step-{found}" for found in steps[-self._keep :]]
+        # For TensorFlow's own tools (`tf.train.latest_checkpoint`); nothing here reads it.
+        lines = [f'model_checkpoint_path: "{kept[-1]}"']
+        lines += [f'all_model_checkpoint_paths: "{name}"' for name in kept]
+        write_text(place / "checkpoint", "\n".join(lines) + "\n")
+        for path in sorted(place.iterdir(), key=is_index, reverse=True):
+            if step_of(path) >= 0 and f"step-{step_of(path)}" not in kept:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def directory(workdir: pathlib.Path) -> pathlib.Path:
@@ -113,11 +127,7 @@ def directory(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def paths(workdir: pathlib.Path) -> list[str]:
-    """Paths of all checkpoints that a run keeps, the oldest first.
-
-    Raises:
-        UserError: Their directory is there and cannot be read: the run has checkpoints.
-    """
+    """Paths of all checkpoints that a run keeps, the oldest first."""
     place = directory(workdir)
     with reading(place):
         try:
@@ -133,10 +143,8 @@ def paths(workdir: pathlib.Path) -> list[str]:
 def damage(path: str) -> str:
     """What is wrong with a checkpoint, in a few words; empty if all of it can be read.
 
-    Reads every tensor, against the checksums that TensorFlow stores with them.
-
-    Raises:
-        UserError: The system does not let it be read, which says nothing about what it holds.
+    Reads every tensor, against the checksums that TensorFlow stores with them. That the system does
+    not let it be read says nothing about what it holds: this raises a UserError.
     """
     place = pathlib.Path(path).parent
     for name in os.listdir(place):
@@ -149,8 +157,7 @@ def damage(path: str) -> str:
             for name in reader.get_variable_to_shape_map():
                 reader.get_tensor(name)
     except _UNREADABLE as error:
-        text = " ".join(str(getattr(error, "message", error)).split())
-        return text if len(text) <= 120 else text[:117] + "..."
+        return " ".join(str(getattr(error, "message", error)).split())[:120]
     return ""
 
 
@@ -164,58 +171,30 @@ def _literal(path: str) -> Iterator[str]:
 def latest(workdir: pathlib.Path, *, report: bool = False) -> str | None:
     """Path of the newest checkpoint that can be read; None before the first.
 
-    `report` tells people, in a line, of each damaged one that is passed over. If there are
-    checkpoints and none of them can be read, that is an error.
+    `report` prints a line about each damaged one that is passed over. If there are checkpoints and
+    none of them can be read, that is an error.
     """
-    found = paths(workdir)
-    for position in reversed(range(len(found))):
-        reason = damage(found[position])
+    newest_first = paths(workdir)[::-1]
+    for path, before in itertools.zip_longest(newest_first, newest_first[1:]):
+        reason = damage(path)
         if not reason:
-            return found[position]
-        if report and position:
-            before = pathlib.Path(found[position - 1]).name
-            print(f"{found[position]} is damaged ({reason}): taking {before}", file=sys.stderr)
-    if found:
-        raise UserError(
-            f"{workdir}: its newest checkpoint is damaged, and there is no earlier one "
-            f"that is not ({reason}): restore {directory(workdir)} from a copy, or train in "
-            "another directory"
-        )
+            return path
+        if before is None:
+            raise UserError(
+                f"{workdir}: its newest checkpoint is damaged, and there is no earlier one "
+                f"that is not ({reason}): restore {directory(workdir)} from a copy, or train in "
+                "another directory"
+            )
+        if report:
+            taken = os.path.basename(before)
+            print(f"{path} is damaged ({reason}): taking {taken}", file=sys.stderr)
     return None
-
-
-def _publish(workdir: pathlib.Path, step: int, *, keep: int) -> None:
-    """Moves the checkpoint in `.partial` to its place; the newest `keep` stay.
-
-    Those of later steps go: they are damaged, or the run would have started from them.
-    """
-    place = directory(workdir)
-    written = [path for path in (place / ".partial").iterdir() if step_of(path) == step]
-    for path in written:
-        _to_disk(path)
-    (place / f"step-{step}.index").unlink(missing_ok=True)
-    for path in sorted(written, key=_is_index):
-        path.replace(place / path.name)
-    _to_disk(place)
-    names = [pathlib.Path(path).name for path in paths(workdir)]
-    kept = [name for name in names if step_of(name) <= step][-keep:]
-    # For TensorFlow's own tools (`tf.train.latest_checkpoint`); nothing here reads it.
-    lines = [f'model_checkpoint_path: "{kept[-1]}"']
-    lines += [f'all_model_checkpoint_paths: "{name}"' for name in kept]
-    write_text(place / "checkpoint", "\n".join(lines) + "\n")
-    for path in sorted(place.iterdir(), key=_is_index, reverse=True):
-        if step_of(path) >= 0 and f"step-{step_of(path)}" not in kept:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def step_of(path: str | os.PathLike[str]) -> int:
     """The step of a checkpoint, or of one of its files; -1 for any other path."""
     match = _NAME.fullmatch(pathlib.Path(path).name)
     return int(match.group(1)) if match else -1
-
-
-def _is_index(path: pathlib.Path) -> bool:
-    return path.suffix == ".index"
 
 
 def _to_disk(path: pathlib.Path) -> None:
@@ -232,7 +211,7 @@ def load_method(
     *,
     checkpoint: str | os.PathLike[str] = "",
     trust_model: bool = False,
-) -> tuple[ml_collections.ConfigDict, Method, int]:
+) -> tuple[ConfigDict, Method, int]:
     """A trained run's configuration, its method with the trained weights, and their step.
 
     `checkpoint` is `step-110`, `110` or a path; by default it is the newest, or the one before if
@@ -248,7 +227,6 @@ def load_method(
         )
     if path is None and not packed:
         raise UserError(f"{workdir} has no checkpoint: train it first (`tfvmf train`)")
-    check_name(config.method)
     METHODS[config.method].locate(config, workdir, trust_model=trust_model)
     with building(seed=config.seed):  # in float32, whatever precision it was trained in
         method = build_method(config, num_classes=facts.get("num_classes", 0))
@@ -264,41 +242,18 @@ def load_method(
     return config, method, step_of(path)
 
 
-def _variables(method: Method) -> list[keras.Variable]:
-    return [
-        variable for name in sorted(method.models) for variable in method.models[name].variables
-    ]
-
-
-def pack(workdir: pathlib.Path, method: Method, step: int, *, bits: int = 23) -> None:
-    """Writes `weights.npz`: what inference needs of a run, without what training does.
-
-    All are float32, but for those of matrices and filters only `bits` bits after the leading one
-    are kept. Their first bytes come first, then their second ones and so on: so they compress.
-    """
-    values = [variable.numpy() for variable in _variables(method)]
-    large = [value.ravel() for value in values if value.ndim > 1] or [np.zeros(0, np.float32)]
-    whole = np.concatenate(large).astype(">f4").view(">u4").astype(np.uint64)
-    unit = 1 << (23 - bits)
-    whole = (whole + unit // 2) // unit * unit
-    with replacing(workdir / PACKED) as file:
-        np.savez_compressed(
-            file,
-            allow_pickle=False,
-            step=step,
-            planes=whole.astype(">u4").view(np.uint8).reshape(-1, 4).T.copy(),
-            small=np.concatenate([value.ravel() for value in values if value.ndim <= 1]),
-        )
+def variables_of(method: Method) -> list[keras.Variable]:
+    """All weights of a method, in the order in which `weights.npz` holds them."""
+    return [variable for _, model in sorted(method.models.items()) for variable in model.variables]
 
 
 def _unpack(path: pathlib.Path, method: Method) -> int:
-    """Assigns what `pack` wrote; returns the step of the weights."""
-    variables = _variables(method)
+    """Assigns what `tools/ship.py` wrote; returns the step of the weights."""
     with arrays(path) as found:
         large = np.ascontiguousarray(found["planes"].T).view(">f4").ravel()
         for is_large, part in ((True, large), (False, found["small"])):
-            chosen = [each for each in variables if (len(each.shape) > 1) == is_large]
-            ends = np.cumsum([math.prod(each.shape) for each in chosen])
+            chosen = [v for v in variables_of(method) if (len(v.shape) > 1) == is_large]
+            ends = np.cumsum([math.prod(v.shape) for v in chosen])
             if part.shape != (ends[-1] if chosen else 0,):
                 raise ValueError("it holds the weights of another network")
             for variable, values in zip(chosen, np.split(part, ends[:-1]), strict=True):

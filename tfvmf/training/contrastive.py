@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import ml_collections
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 from tfvmf import data, distribute, models
 from tfvmf.config import declared, default_config
@@ -34,13 +34,11 @@ class Contrastive(keras.Model):
 
     The dataset gives images [B, H, W, 3], and pairs (images, labels) to a method that needs labels.
     Views are made inside the train step from (seed, step, position in the batch), so that two fits
-    are equal. Losses and updates are those of `tfvmf.training.train`, which can also be resumed
-    exactly and spread over machines. Under `MirroredStrategy` build encoder and model, and compile,
-    in its scope: negatives are those of the whole batch.
+    are equal. Losses and updates are those of `tfvmf.training.train`. Under `MirroredStrategy`
+    build encoder and model, and compile, in its scope: negatives are those of the whole batch.
 
-    Metrics are `loss`, its terms, the mean `cosine` of two views, and `kappa` and `kappa_std`;
-    `evaluate` computes them in inference mode. Called on images, the model gives the outputs of the
-    encoder.
+    Metrics are `loss`, its terms, the mean `cosine` of two views, and `kappa` and `kappa_std`.
+    Called on images, the model gives the outputs of the encoder.
 
     Args:
         encoder: A model as `tfvmf.models.build_encoder` makes it.
@@ -126,14 +124,13 @@ class Contrastive(keras.Model):
         """Trains as `keras.Model.fit` does, with the same arguments."""
         if self.loss is not None:
             raise UserError("compile(loss=...): the method computes the loss; compile without one")
-        steps = kwargs.get("steps_per_epoch") or _num_batches(x, kwargs.get("batch_size"))
+        steps = self._num_batches(x, kwargs.get("batch_size"))
+        steps = kwargs.get("steps_per_epoch") or steps
         if steps is None and self.method.follows_epochs:
-            name = self.method.config.method
             raise UserError(
-                f"{name} follows the epochs, and the dataset does not tell its length: pass "
-                "steps_per_epoch to fit"
+                f"{self.method.config.method} follows the epochs, and the dataset does not tell "
+                "its length: pass steps_per_epoch to fit"
             )
-        self._check_shares(x, kwargs.get("batch_size"))
         epochs = kwargs.get("epochs", 1)
         if (epochs, steps) != (self.method.config.epochs, self._steps_per_epoch):
             self.method.config.epochs, self._steps_per_epoch = epochs, steps or 1
@@ -145,7 +142,7 @@ class Contrastive(keras.Model):
 
     def evaluate(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
         """Computes the metrics in inference mode, with the arguments of `keras.Model.evaluate`."""
-        self._check_shares(x, kwargs.get("batch_size"))
+        self._num_batches(x, kwargs.get("batch_size"))
         with _as_user_errors():
             return super().evaluate(x, y, **kwargs)
 
@@ -154,8 +151,7 @@ class Contrastive(keras.Model):
         images, labels = self._unpack(data)
         context = step_context(self._steps, self.seed, self._steps_per_epoch)
         views = make_views(images, self._kinds, context.seed)
-        variables = self.trainable_variables
-        terms = update(self.method, self.optimizer, variables, views, labels, context)
+        terms = update(self.method, self.optimizer, views, labels, context)
         tf.distribute.get_replica_context().merge_call(self._after_step)
         return self._watch(terms, images)
 
@@ -210,8 +206,10 @@ class Contrastive(keras.Model):
         if weights is not None:
             problem = f"{name} takes no sample weights"
         elif labels is not None and not self.method.needs_labels:
-            problem = f"{name} learns without labels, and the data are pairs (images, labels): "
-            problem += "expected images alone, as of dataset.map(lambda images, labels: images)"
+            problem = (
+                f"{name} learns without labels, and the data are pairs (images, labels): expected "
+                "images alone, as of dataset.map(lambda images, labels: images)"
+            )
         elif labels is None and self.method.needs_labels:
             problem = f"{name} learns from labels: expected pairs (images, labels)"
         elif not tf.is_tensor(images):
@@ -228,25 +226,28 @@ class Contrastive(keras.Model):
                 images = tf.identity(images)
         return images, labels
 
-    def _check_shares(self, x: Any, batch_size: int | None) -> None:
-        """Under a strategy all batches must be of one size that the replicas can share."""
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        if replicas == 1:
-            return
-        size: int | None = batch_size or 32
+    def _num_batches(self, x: Any, batch_size: int | None) -> int | None:
+        """Batches per epoch, where the data tell it; refuses those that replicas cannot share."""
+        usual = batch_size or 32
+        size: int | None = usual
+        count = getattr(x, "num_batches", None)
         if isinstance(x, tf.data.Dataset):
-            first = tf.nest.flatten(x.element_spec)[0]
-            size = first.shape[0] if first.shape.rank else None
-        elif hasattr(x, "shape") and len(x) % (batch_size or 32):
-            size = None
-        if size is None or size % replicas:
+            count = max(int(x.cardinality()), 0) or None
+            first = [*tf.nest.flatten(x.element_spec), None][0]
+            shape = getattr(first, "shape", tf.TensorShape(None))
+            size = shape[0] if shape.rank else None
+        elif hasattr(x, "shape"):
+            count, size = -(-len(x) // usual), None if len(x) % usual else usual
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        if replicas > 1 and (size is None or size % replicas):
             raise UserError(
                 f"{replicas} replicas share every batch: expected batches of one size, a multiple "
                 f"of {replicas}, as of dataset.batch({replicas * 64}, drop_remainder=True)"
             )
+        return count
 
 
-def _configuration(method: str, settings: dict[str, Any]) -> ml_collections.ConfigDict:
+def _configuration(method: str, settings: dict[str, Any]) -> ConfigDict:
     """The defaults with these settings, each of them checked."""
     with _as_arguments():
         check_name(method)
@@ -295,16 +296,6 @@ def _check_encoder(encoder: keras.Model, method: str, num_classes: int) -> None:
             f"{method} learns a concentration, and the encoder's is constant: build it with "
             "concentration=True"
         )
-
-
-def _num_batches(x: Any, batch_size: int | None) -> int | None:
-    """Batches per epoch, where the data tell it."""
-    if isinstance(x, tf.data.Dataset):
-        count = int(x.cardinality())
-        return count if count > 0 else None
-    if hasattr(x, "shape"):
-        return -(-len(x) // (batch_size or 32))
-    return getattr(x, "num_batches", None)
 
 
 @contextlib.contextmanager

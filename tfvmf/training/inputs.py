@@ -8,9 +8,9 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import ml_collections
 import numpy as np
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 from tfvmf import data
 from tfvmf.config import validate, view_size
@@ -35,7 +35,7 @@ class Inputs(NamedTuple):
     """What a run is trained on, and watched on."""
 
     name: str  # of the data, for messages
-    description: str  # what the examples are, for people: `1,397 images of 32x32`
+    description: str  # what the examples are: `1,397 images of 32x32`
     size: int  # number of examples
     num_classes: int  # of their labels, 0 without labels
     reader: Callable[[], pipeline.Reader]  # makes the function from indices [B] to their batch
@@ -44,27 +44,23 @@ class Inputs(NamedTuple):
     fingerprint: Callable[[], str] = lambda: ""  # a hash, where the configuration holds none
     broken: Mapping[str, str] = {}  # {file: reason} of the files that were left out
     files: int = 0  # how many there are with these
-    notes: Sequence[str] = ()  # what people should know of the data, one line each
+    notes: Sequence[str] = ()  # what to print about the data, one line each
     check: Callable[[Method], None] = lambda method: None  # before anything is written
     prepare: Callable[[Method], None] = lambda method: None  # weights in place, before step 1
 
 
-def image_inputs(config: ml_collections.ConfigDict, sources: Sources | None = None) -> Inputs:
-    """The images that a run's configuration names; every problem with them shows here.
-
-    `sources` are what `load_sources` returned, where it was called before.
-    """
+def image_inputs(config: ConfigDict, sources: Sources | None = None) -> Inputs:
+    """The images that a run's configuration names, or `sources` that `load_sources` returned."""
     augmentation = augmentation_from_config(config, size=view_size(config))
     source, bank, queries = sources or load_sources(config)
     height, width, _ = source.image_shape
     broken = {**source.broken, **bank.broken, **queries.broken}
-    watched = config.monitor.to_dict()
-    del watched["every_epochs"]
-    notes = []
+    watched = {k: v for k, v in config.monitor.items() if k != "every_epochs"}
+    notes, kept = [], _reserved(source)
     if source.divided and queries.divided and source.name == queries.name:
-        everything = queries.size + source.size + _reserved(source)
+        everything = queries.size + source.size + kept
         notes.append(f"{queries.size:,} of {everything:,} images are held out for evaluation")
-    if kept := _reserved(source):
+    if kept:
         notes.append(
             f"{kept:,} of {source.size + kept:,} training images are kept for calibration "
             f"(data.reserve={config.data.reserve:g}): nothing is trained on them"
@@ -97,9 +93,8 @@ def check_broken(inputs: Inputs, workdir: pathlib.Path, *, strict: bool, write: 
         return
     if write:
         lines = io.StringIO()
-        rows = csv.writer(lines)
-        rows.writerow(["file", "error"])
-        rows.writerows(map(csv_text, row) for row in inputs.broken.items())
+        rows = [("file", "error"), *inputs.broken.items()]
+        csv.writer(lines).writerows(map(csv_text, row) for row in rows)
         write_text(path, lines.getvalue())
     first, reason = next(iter(inputs.broken.items()))
     told = f"{count:,} of {inputs.files:,} images cannot be read, such as {first}: {reason}"
@@ -110,37 +105,18 @@ def check_broken(inputs: Inputs, workdir: pathlib.Path, *, strict: bool, write: 
         print(printable(f"left out: {told}; all are listed in {path}"))
 
 
-def memory_limit(config: ml_collections.ConfigDict) -> int:
+def memory_limit(config: ConfigDict) -> int:
     """Bytes that a run's data may take."""
     return int(config.data.memory_limit_gib * 2**30)
 
 
-def load_source(config: ml_collections.ConfigDict, spec: str, split: str) -> data.Source:
+def load_source(config: ConfigDict, spec: str, split: str, *, reserve: bool = False) -> data.Source:
     """Opens a source at the size and place that a run's configuration says.
 
-    Of the run's own training images it holds those that are not reserved (`load_reserve`). Files
+    Of the run's own training images it holds those that are not reserved, or the `reserve`. Files
     that cannot be read are left out, as the run itself does.
     """
-    source = _load(config, spec, split)
-    if config.data.reserve and (spec, split) == (config.data.source, config.data.train_split):
-        source = source.subset(np.setdiff1d(np.arange(source.size), _reserve(config, source)))
-    return source
-
-
-def load_reserve(config: ml_collections.ConfigDict) -> data.Source | None:
-    """The training images that a run was never trained on (`config.data.reserve`), or None.
-
-    They depend on the data and on the size of the reserve, not on the run's seed: the members of
-    an ensemble keep the same images.
-    """
-    if not config.data.reserve:
-        return None
-    source = _load(config, config.data.source, config.data.train_split)
-    return source.subset(_reserve(config, source))
-
-
-def _load(config: ml_collections.ConfigDict, spec: str, split: str) -> data.Source:
-    return data.load_source(
+    source = data.load_source(
         spec,
         split,
         data_dir=config.data.data_dir,
@@ -149,26 +125,34 @@ def _load(config: ml_collections.ConfigDict, spec: str, split: str) -> data.Sour
         max_pixels=config.data.max_pixels,
         skip_broken=True,
     )
-
-
-def _reserve(config: ml_collections.ConfigDict, source: data.Source) -> np.ndarray:
-    """The rows of the reserve, each class with its share: int64 [n]."""
     share = config.data.reserve
+    if not share or (spec, split) != (config.data.source, config.data.train_split):
+        return source
     count = round(share * source.size) if share < 1 else int(share)
     if not 0 < count <= source.size - 2:
         raise UserError(
             f"--config.data.reserve={share:g} keeps {count:,} of {source.size:,} training images: "
             "expected at least 1, and 2 left to train on"
         )
-    return sample_indices(source, count)
+    kept = sample_indices(source, count)  # each class with its share
+    return source.subset(kept if reserve else np.setdiff1d(np.arange(source.size), kept))
+
+
+def load_reserve(config: ConfigDict) -> data.Source | None:
+    """The training images that a run was never trained on (`config.data.reserve`), or None.
+
+    They do not depend on the run's seed: the members of an ensemble keep the same images.
+    """
+    if not config.data.reserve:
+        return None
+    return load_source(config, config.data.source, config.data.train_split, reserve=True)
 
 
 def _reserved(source: data.Source) -> int:
-    """How many images are missing in what `load_source` returned."""
     return source.whole.size - source.size if isinstance(source, Subset) else 0
 
 
-def load_sources(config: ml_collections.ConfigDict) -> Sources:
+def load_sources(config: ConfigDict) -> Sources:
     """Training data, and the monitor's bank and queries."""
     train_source = load_source(config, config.data.source, config.data.train_split)
     evaluated = config.data.eval_source or config.data.source
@@ -178,9 +162,7 @@ def load_sources(config: ml_collections.ConfigDict) -> Sources:
     return train_source, bank, load_source(config, evaluated, config.data.eval_split)
 
 
-def augmentation_from_config(
-    config: ml_collections.ConfigDict, *, size: int | None = None
-) -> data.Augmentation:
+def augmentation_from_config(config: ConfigDict, *, size: int | None = None) -> data.Augmentation:
     """The views that a run's configuration describes, as large as its images or of `size`."""
     size = size or config.data.image_size
     try:
@@ -189,7 +171,7 @@ def augmentation_from_config(
         raise UserError(f"--config.augment: {error}") from error
 
 
-def draw_views(config: ml_collections.ConfigDict, path: str | os.PathLike[str]) -> None:
+def draw_views(config: ConfigDict, path: str | os.PathLike[str]) -> None:
     """Writes a PNG with a few training images, each beside views of it."""
     validate(config)
     source = load_source(config, config.data.source, config.data.train_split)
@@ -204,48 +186,41 @@ def draw_views(config: ml_collections.ConfigDict, path: str | os.PathLike[str]) 
     names = [source.file(int(row)) for row in rows]
     originals = list(map(contact_sheet.Picture, images, names))
     drawn = list(map(contact_sheet.Picture, pixels.reshape(-1, *pixels.shape[2:])))
-    title = f"views of {augmentation.size}x{augmentation.size}"
-    contact_sheet.write_sheet(
-        [
-            contact_sheet.Block("original", originals, columns=1),
-            contact_sheet.Block(title, drawn, columns=_DRAWN_VIEWS),
-        ],
-        path,
-        title=f"{source.name} ({source.split}): what {config.name} trains on",
-    )
+    views_of_size = f"views of {augmentation.size}x{augmentation.size}"
+    blocks = [
+        contact_sheet.Block("original", originals, columns=1),
+        contact_sheet.Block(views_of_size, drawn, columns=_DRAWN_VIEWS),
+    ]
+    title = f"{source.name} ({source.split}): what {config.name} trains on"
+    contact_sheet.write_sheet(blocks, path, title=title)
 
 
 def make_iterator(
     strategy: tf.distribute.Strategy,
     inputs: Inputs,
-    config: ml_collections.ConfigDict,
+    config: ConfigDict,
     *,
+    start: int = 0,
     total_steps: int,
-) -> Callable[[int], Iterator]:
-    """Checks that the replicas can share a batch; returns start step -> iterator of batches."""
-    replicas = strategy.num_replicas_in_sync
+) -> Iterator:
+    """The batches from step `start` on, each cut into the shares of the replicas."""
+    replicas, read = strategy.num_replicas_in_sync, inputs.reader()
 
-    def batches(start: int) -> Iterator:
-        read = inputs.reader()
+    def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        local = replicas // context.num_input_pipelines
+        made = pipeline.training_batches(
+            read,
+            size=inputs.size,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            start_step=start,
+            stop_step=total_steps,
+            replicas=replicas,
+            first_replica=context.input_pipeline_id * local,
+            local_replicas=local,
+        )
+        # Endless, though nobody reads past the end: of data that ends, several workers ask each
+        # other at every step whether there is some left, and forget the batch's size.
+        return made.repeat()
 
-        def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            local = replicas // context.num_input_pipelines
-            made = pipeline.training_batches(
-                read,
-                size=inputs.size,
-                batch_size=config.batch_size,
-                seed=config.seed,
-                start_step=start,
-                stop_step=total_steps,
-                replicas=replicas,
-                first_replica=context.input_pipeline_id * local,
-                local_replicas=local,
-            )
-            # Endless, though nobody reads past the end: of data that ends, several workers ask
-            # each other at every step whether there is some left, and forget the batch's size.
-            return made.repeat()
-
-        return iter(strategy.distribute_datasets_from_function(dataset))
-
-    pipeline.check_shares(config.batch_size, replicas)
-    return batches
+    return iter(strategy.distribute_datasets_from_function(dataset))

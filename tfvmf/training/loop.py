@@ -3,113 +3,49 @@
 import contextlib
 import dataclasses
 import functools
+import importlib
 import math
+import os
 import pathlib
 import signal
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
-import ml_collections
 import numpy as np
 import tensorflow as tf
+from ml_collections import ConfigDict
 
-from tfvmf.config import validate
+from tfvmf.config import validate, view_size
 from tfvmf.data import pipeline
 from tfvmf.errors import UserError
 from tfvmf.files import lock
-from tfvmf.methods import Method, build_method, building, check_name
+from tfvmf.methods import METHODS, Method, build_method, building
 from tfvmf.progress import Progress
-from tfvmf.training import run_directory
+from tfvmf.settings import BACKBONES
+from tfvmf.training import run_directory, strategies
 from tfvmf.training.checkpoints import Checkpoints, load_method
 from tfvmf.training.inputs import Inputs, check_broken, image_inputs, make_iterator
-from tfvmf.training.memory import check_memory
-from tfvmf.training.metrics import MetricsWriter, describe, summary
+from tfvmf.training.metrics import MetricsWriter, summary
 from tfvmf.training.monitor import collapse_warning
 from tfvmf.training.optimizers import make_optimizer
 from tfvmf.training.step import TrainStep, make_train_step
-from tfvmf.training.strategies import (
-    PEER_TIMEOUT,
-    agree_to_stop,
-    as_user_errors,
-    check_same,
-    is_chief,
-    make_strategy,
-    num_workers,
-    run_facts,
-)
+from tfvmf.training.strategies import PEER_TIMEOUT, as_user_errors, is_chief, make_strategy
 
 _TIMED_STEPS, _TIMED_SECONDS = 20, 20.0  # of the measurement for config.minutes, at most
+# Weights per width^2, and outputs of layers per width and pixel, more than any network has here
+# (ResNet-50: 5,900 and 180): what fits by these needs no closer look.
+_MOST_WEIGHTS, _MOST_OUTPUTS = 8_000, 250
+# Measured peak of ResNet-18 against all outputs of its layers, kept for the gradient as float32:
+# 0.75 at batch 690 and width 16, 0.97 at 128 and 32.
+_KEPT = 0.7
+_NARROW = 8  # the width of the network that is looked at
 
 
 def train(
-    config: ml_collections.ConfigDict,
-    workdir: str | pathlib.Path,
-    *,
-    force_config: bool = False,
-    logical_devices: int = 0,
-    peer_timeout: float = PEER_TIMEOUT,
-    deterministic: bool = True,
-    strict: bool = False,
-    command: Callable[[int], str] | None = None,
-) -> dict[str, float]:
-    """Trains what a configuration asks for: one run, or all members of an ensemble.
-
-    Every member of an ensemble of seeds is a run directory of its own, `<workdir>/members/00` and
-    so on, that evaluates and exports like any other. Members that are already trained are left as
-    they are, so the same call continues from where it was stopped. Arguments, result and errors
-    are those of `train_run`.
-    """
-    options = {name: value for name, value in locals().items() if name not in ("config", "workdir")}
-    validate(config)
-    check_memory(config, workers=num_workers(config.strategy))
-    workdir = pathlib.Path(workdir)
-    if config.ensemble.num_members == 1 or config.ensemble.kind == "snapshot":
-        return train_run(config, workdir, **options)
-    chief = is_chief(config.strategy)
-    latest: dict[str, float] = {}
-    with lock(workdir) if chief else contextlib.nullcontext():
-        if chief:
-            run_directory.write_or_check_config(workdir, config, {}, force=force_config)
-        for number in range(config.ensemble.num_members):
-            print(f"member {number + 1} of {config.ensemble.num_members}", flush=True)
-            member = alone(config, seed=config.seed + number)
-            latest = train_run(member, run_directory.member(workdir, number), **options)
-    return latest
-
-
-def alone(config: ml_collections.ConfigDict, **changes: Any) -> ml_collections.ConfigDict:
-    """The configuration of a member of an ensemble as that of a run of its own."""
-    member = ml_collections.ConfigDict(config.to_dict())
-    member.ensemble.num_members = 1
-    member.update(changes)
-    return member
-
-
-def load_members(
-    workdir: str | pathlib.Path, *, trust_model: bool = False
-) -> list[tuple[Method, int]]:
-    """The trained methods of an ensemble with the steps of their weights; [] for any other run."""
-    workdir = pathlib.Path(workdir).expanduser()
-    config, _ = run_directory.read(workdir)
-    if config.ensemble.num_members == 1:
-        return []
-    loaded = []
-    for number in range(config.ensemble.num_members):
-        directory = run_directory.member(workdir, number)
-        try:
-            loaded.append(load_method(directory, trust_model=trust_model)[1:])
-        except UserError as error:
-            raise UserError(
-                f"member {number + 1} of {config.ensemble.num_members} is not there yet: {error}"
-            ) from error
-    return loaded
-
-
-def train_run(
-    config: ml_collections.ConfigDict,
+    config: ConfigDict,
     workdir: str | pathlib.Path,
     *,
     force_config: bool = False,
@@ -119,10 +55,13 @@ def train_run(
     strict: bool = False,
     command: Callable[[int], str] | None = None,
     initialize: Callable[[Method], None] | None = None,
-    make_inputs: Callable[[ml_collections.ConfigDict], Inputs] = image_inputs,
+    make_inputs: Callable[[ConfigDict], Inputs] = image_inputs,
     advice: str = run_directory.FORCE,
 ) -> dict[str, float]:
-    """Trains a method, or continues the run that is in the directory.
+    """Trains what a configuration asks for, or continues the run that is in the directory.
+
+    Every member of an ensemble of seeds is a run directory of its own, `<workdir>/members/00` and
+    so on, that evaluates and exports like any other; members that are trained stay as they are.
 
     Args:
         config: Every setting of the run (`tfvmf.config.default_config`).
@@ -134,8 +73,7 @@ def train_run(
             call gives the same bits, interrupted or not.
         strict: Refuse to train if any file cannot be read (`check_broken`).
         command: With `config.minutes`, the command that trains for a number of epochs, to print.
-        initialize: Gives a new method other weights than random ones; a run that is resumed has
-            its own.
+        initialize: Gives a new method other weights than random ones.
         make_inputs: What the configuration is trained on.
         advice: What to do, beside choosing another directory, where its run had other settings.
 
@@ -143,12 +81,24 @@ def train_run(
         The last measured values (`loss`, `knn_accuracy`, ...).
 
     Raises:
-        UserError: Something the user can fix; nothing was trained.
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
     """
+    options = {name: value for name, value in locals().items() if name not in ("config", "workdir")}
+    validate(config)
     workdir = pathlib.Path(workdir)
-    check_name(config.method)
     chief = is_chief(config.strategy)
+    if make_inputs is image_inputs:
+        check_memory(config, workers=strategies.num_workers(config.strategy))
+    if config.ensemble.num_members > 1 and config.ensemble.kind == "seeds":
+        latest: dict[str, float] = {}
+        with lock(workdir) if chief else contextlib.nullcontext():
+            if chief:
+                run_directory.write_or_check_config(workdir, config, {}, force=force_config)
+            for number in range(config.ensemble.num_members):
+                print(f"member {number + 1} of {config.ensemble.num_members}", flush=True)
+                member = alone(config, seed=config.seed + number)
+                latest = train(member, run_directory.member(workdir, number), **options)
+        return latest
 
     # ---- Data: every problem with it shows before anything is trained.
     inputs = make_inputs(config)
@@ -158,12 +108,13 @@ def train_run(
     # ---- Model, optimizer and state. The same seed gives the same bits, interrupted or not.
     if deterministic:
         tf.config.experimental.enable_op_determinism()
-    alike = run_facts(config, inputs) if config.strategy == "multi_worker" else {}
+    alike = strategies.run_facts(config, inputs) if config.strategy == "multi_worker" else {}
     strategy = make_strategy(
         config.strategy, logical_devices=logical_devices, facts=alike, peer_timeout=peer_timeout
     )
+    pipeline.check_shares(config.batch_size, strategy.num_replicas_in_sync)
 
-    def build(plan: Plan) -> tuple[Method, keras.optimizers.Optimizer]:
+    def build(plan: Plan) -> tuple[Method, keras.optimizers.Optimizer, TrainStep]:
         with (
             as_user_errors(strategy),
             building(seed=config.seed, precision=config.precision),
@@ -177,35 +128,38 @@ def train_run(
                 total_steps=plan.total_steps,
                 cycles=plan.cycles,
             )
-        return method, optimizer
-
-    def build_step(method: Method, optimizer: keras.optimizers.Optimizer) -> TrainStep:
-        steps = {"seed": config.seed, "steps_per_epoch": epoch_steps}
-        rate, views = config.optimizer.backbone_rate, inputs.views(method)
-        return make_train_step(strategy, method, optimizer, views, backbone_rate=rate, **steps)
+        step = make_train_step(
+            strategy,
+            method,
+            optimizer,
+            inputs.views(method),
+            seed=config.seed,
+            steps_per_epoch=epoch_steps,
+            backbone_rate=config.optimizer.backbone_rate,
+        )
+        return method, optimizer, step
 
     if config.minutes:
-        config = ml_collections.ConfigDict(config.to_dict())
-        stored = run_directory.chosen_epochs(workdir, config, force=force_config)
-        if stored is None:
-            method, optimizer = build(Plan.of(config, epoch_steps))
+        config = ConfigDict(config.to_dict())
+        epochs = run_directory.chosen_epochs(workdir, config, force=force_config)
+        if epochs is None:
+            method, _, step = build(Plan(config, epoch_steps))
             batches = make_iterator(strategy, inputs, config, total_steps=_TIMED_STEPS)
-            pace = measure(
-                build_step(method, optimizer), batches(0), inputs.monitor(method), epoch_steps
-            )
-            stored = pace.epochs(config)
-            told = command(stored) if command else f"config.epochs={stored}"
+            seconds, look = measure(step, batches, inputs.monitor(method))
+            every = config.monitor.every_epochs
+            epoch_seconds = seconds * epoch_steps + (look / every if every else 0.0)
+            epochs = epochs_within(config, epoch_seconds)
+            told = command(epochs) if command else f"config.epochs={epochs}"
             print(
-                f"{config.batch_size / pace.step:.0f} images/s: {stored} epochs take about "
-                f"{stored * pace.epoch(config) / 60:.1f} minutes\n"
+                f"{config.batch_size / seconds:.0f} images/s: {epochs} epochs take about "
+                f"{epochs * epoch_seconds / 60:.1f} minutes\n"
                 f"the same bits without measuring: {told}",
                 flush=True,
             )
-        config.epochs = stored
-    plan = Plan.of(config, epoch_steps)
-    method, optimizer = build(plan)
+        config.epochs = epochs
+    plan = Plan(config, epoch_steps)
+    method, optimizer, step = build(plan)
     inputs.check(method)
-    batches = make_iterator(strategy, inputs, config, total_steps=plan.total_steps)
     facts = {"num_classes": inputs.num_classes, "train_images": inputs.size}
     with contextlib.ExitStack() as stack:
         if chief:
@@ -222,29 +176,31 @@ def train_run(
             if start == 0 and initialize is not None:
                 initialize(method)
             if start == 0 and chief:
-                method.keep_files(workdir)
+                run_directory.prepare(workdir, method)
         variables = [v for model in method.models.values() for v in model.variables]
-        check_same(strategy, alike, variables, workdir, start)
+        strategies.check_same(strategy, alike, variables, workdir, start)
 
         def save_member(number: int) -> None:
             """Writes the present state as a run directory of its own."""
             directory = run_directory.member(workdir, number)
             if chief:
                 run_directory.write_or_check_config(directory, alone(config), facts, force=True)
-                method.keep_files(directory)
+                run_directory.prepare(directory, method)
             Checkpoints(directory, method, optimizer, keep=1, chief=chief).save()
 
         # ---- Training.
-        describe(
-            method,
-            f"{inputs.name.removesuffix(' (train)')}: {inputs.description}",
-            replicas=strategy.num_replicas_in_sync,
-            start=start,
-            workdir=workdir,
-            total_steps=plan.total_steps,
-        )
-        for note in inputs.notes:
-            print(note, flush=True)
+        count = sum(math.prod(v.shape) for v in method.trainable_variables)
+        where = f"from step {start}" if start else "from the start"
+        for line in (
+            f"{config.method} on {inputs.name.removesuffix(' (train)')}: {inputs.description}, "
+            f"{method.describe_encoder()}, {count:,} weights, "
+            f"{strategy.num_replicas_in_sync} replica(s)",
+            method.describe_choices(),
+            f"{plan.total_steps} steps ({config.epochs} epochs) {where}, in {workdir}",
+            *inputs.notes,
+        ):
+            if line:
+                print(line, flush=True)
         writer = None
         if chief:
             writer = stack.enter_context(contextlib.closing(MetricsWriter(workdir, step=start)))
@@ -254,80 +210,76 @@ def train_run(
             plan=plan,
             method=method,
             optimizer=optimizer,
-            step=build_step(method, optimizer),
+            step=step,
             monitor=inputs.monitor(method),
             checkpoints=checkpoints,
-            batch_size=config.batch_size,
             writer=writer,
             save_member=save_member,
-            stopping=functools.partial(agree_to_stop, strategy, every=plan.log_every),
+            stopping=functools.partial(strategies.agree_to_stop, strategy, every=plan.log_every),
         )
-        return run(batches(start), start)
+        steps = {"start": start, "total_steps": plan.total_steps}
+        return run(make_iterator(strategy, inputs, config, **steps), start)
 
 
-@dataclasses.dataclass(frozen=True)
+def alone(config: ConfigDict, **changes: Any) -> ConfigDict:
+    """The configuration of a member of an ensemble as that of a run of its own."""
+    member = ConfigDict(config.to_dict())
+    member.ensemble.num_members = 1
+    member.update(changes)
+    return member
+
+
+def load_members(
+    workdir: str | pathlib.Path, *, trust_model: bool = False
+) -> list[tuple[Method, int]]:
+    """The trained methods of an ensemble with the steps of their weights; [] for any other run."""
+    workdir = pathlib.Path(workdir).expanduser()
+    count = run_directory.read(workdir)[0].ensemble.num_members
+    loaded = []
+    for number in range(count if count > 1 else 0):
+        directory = run_directory.member(workdir, number)
+        try:
+            loaded.append(load_method(directory, trust_model=trust_model)[1:])
+        except UserError as error:
+            raise UserError(f"member {number + 1} of {count} is not there yet: {error}") from error
+    return loaded
+
+
 class Plan:
     """How long a run is, and how often it saves, measures and logs; all in steps."""
 
-    steps_per_epoch: int
-    total_steps: int
-    cycles: int  # of the learning rate, each of the same length
-    monitor_every: int
-    save_every: int
-    log_every: int
-
-    @classmethod
-    def of(cls, config: ml_collections.ConfigDict, steps_per_epoch: int) -> "Plan":
-        """The plan that a run's configuration describes."""
-
+    def __init__(self, config: ConfigDict, steps_per_epoch: int) -> None:
         def steps(epochs: float) -> int:  # 0 stays 0, all else is at least one
             return max(1, round(epochs * steps_per_epoch)) if epochs else 0
 
-        return cls(
-            steps_per_epoch=steps_per_epoch,
-            total_steps=config.epochs * steps_per_epoch,
-            cycles=config.ensemble.num_members if config.ensemble.kind == "snapshot" else 1,
-            monitor_every=steps(config.monitor.every_epochs),
-            save_every=steps(config.checkpoint.every_epochs),
-            log_every=config.log_every_steps,
-        )
-
-    @property
-    def cycle(self) -> int:
-        """Steps of a cycle of the learning rate."""
-        return self.total_steps // self.cycles
+        self.steps_per_epoch = steps_per_epoch
+        self.total_steps = config.epochs * steps_per_epoch
+        self.cycles = _num_cycles(config)  # of the learning rate, each of the same length
+        self.monitor_every = steps(config.monitor.every_epochs)
+        self.save_every = steps(config.checkpoint.every_epochs)
+        self.log_every = config.log_every_steps
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether something that happens every few steps, and at the end, happens now."""
         return every > 0 and (step % every == 0 or step == self.total_steps)
 
 
-class Pace(NamedTuple):
-    """What takes how long, in seconds: a step, all steps of an epoch, a look at held-out images."""
+def _num_cycles(config: ConfigDict) -> int:
+    return config.ensemble.num_members if config.ensemble.kind == "snapshot" else 1
 
-    step: float
-    steps: float
-    monitor: float
 
-    def epoch(self, config: ml_collections.ConfigDict) -> float:
-        """Seconds of an epoch with its share of the looks."""
-        every = config.monitor.every_epochs
-        return self.steps + (self.monitor / every if every else 0.0)
-
-    def epochs(self, config: ml_collections.ConfigDict) -> int:
-        """How many epochs fit into `config.minutes`: at least one, and whole cycles."""
-        cycles = config.ensemble.num_members if config.ensemble.kind == "snapshot" else 1
-        fitting = int(60 * config.minutes / self.epoch(config)) // cycles * cycles
-        return max(cycles, fitting)
+def epochs_within(config: ConfigDict, seconds: float) -> int:
+    """How many epochs of so many seconds fit into `config.minutes`: at least one, whole cycles."""
+    cycles = _num_cycles(config)
+    return max(1, int(60 * config.minutes / seconds) // cycles) * cycles
 
 
 def measure(
-    step: TrainStep, batches: Iterator, monitor: Callable[[], object], epoch_steps: int
-) -> Pace:
-    """Trains some steps, of a run that is then thrown away, and looks at held-out images once."""
+    step: TrainStep, batches: Iterator, monitor: Callable[[], object]
+) -> tuple[float, float]:
+    """Seconds of a step and of a look at held-out images, in a run that is then thrown away."""
     seconds: list[float] = []
-    description = "measuring the pace"
-    with Progress(_TIMED_STEPS, description=description, rate=False) as progress:
+    with Progress(_TIMED_STEPS, description="measuring the pace", rate=False) as progress:
         for _ in range(_TIMED_STEPS):
             clock = time.perf_counter()
             step(batches)["loss"].numpy()
@@ -338,21 +290,18 @@ def measure(
     clock = time.perf_counter()
     monitor()
     # The first step builds the graph; of the others the median, as other programs may interfere.
-    typical = float(np.median(seconds[1:]))
-    return Pace(typical, typical * epoch_steps, time.perf_counter() - clock)
+    return float(np.median(seconds[1:])), time.perf_counter() - clock
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and saved its state first."""
+    """The run was asked to stop, and saved its state first.
+
+    `exit_code` is 130 after Ctrl-C and 143 after SIGTERM, as shells count.
+    """
 
     def __init__(self, signum: int, message: str) -> None:
         super().__init__(message)
-        self.signum = signum
-
-    @property
-    def exit_code(self) -> int:
-        """130 after Ctrl-C, 143 after SIGTERM, as shells count."""
-        return 128 + self.signum
+        self.exit_code = 128 + signum
 
 
 @contextlib.contextmanager
@@ -389,7 +338,6 @@ class Run:
     step: TrainStep
     monitor: Callable[[], dict[str, float]]
     checkpoints: Checkpoints
-    batch_size: int
     writer: MetricsWriter | None
     save_member: Callable[[int], None]  # saves the state as that member of an ensemble
     stopping: Callable[[int, int], int]  # signal of this process, step -> signal to obey now
@@ -398,6 +346,14 @@ class Run:
         """Trains from step `start` to the end of the plan."""
         plan, latest = self.plan, dict[str, float]()
         pending: list[dict[str, tf.Tensor]] = []
+
+        def write(values: dict[str, float]) -> str:
+            if self.writer:
+                self.writer.write(step, values)
+            latest.update(values)
+            return summary(latest, self.method.term_names)
+
+        told, cycle = "", plan.total_steps // plan.cycles
         bar = Progress(plan.total_steps, initial=start, description="training", rate=False)
         with stop_requests() as requests, bar as progress:
             progress.update(0, "building the train step: 10 to 60 seconds, once")
@@ -412,23 +368,19 @@ class Run:
                 if saves or monitors or first or plan.is_due(step, plan.log_every):
                     values = self._collect(pending, step)
                     if not first:  # which built the graph
-                        images = len(pending) * self.batch_size
+                        images = len(pending) * self.method.config.batch_size
                         values["images_per_second"] = images / (time.perf_counter() - clock)
-                    self._write(step, values)
-                    latest.update(values)
-                    pending = []
-                progress.update(1, self._summary(latest))
+                    told, pending = write(values), []
+                progress.update(1, told)
                 if monitors:
                     watched = self.monitor()
-                    self._write(step, watched)
-                    latest.update(watched)
-                    epoch = step / plan.steps_per_epoch
-                    progress.note(f"epoch {epoch:.0f}: {self._summary(latest)}")
+                    told = write(watched)
+                    progress.note(f"epoch {step / plan.steps_per_epoch:.0f}: {told}")
                     warning = collapse_warning(watched) if self.method.learns_directions else ""
                     if warning:
                         progress.note(warning)
-                if plan.cycles > 1 and step % plan.cycle == 0:
-                    self.save_member(step // plan.cycle - 1)
+                if plan.cycles > 1 and step % cycle == 0:
+                    self.save_member(step // cycle - 1)
                 if saves:
                     self.checkpoints.save()
                 if signum:
@@ -458,9 +410,50 @@ class Run:
         rate, epoch = float(self.optimizer.learning_rate), step / self.plan.steps_per_epoch
         return {**values, "learning_rate": rate, "epoch": epoch}
 
-    def _summary(self, values: dict[str, float]) -> str:
-        return summary(values, self.method.term_names)
 
-    def _write(self, step: int, values: dict[str, float]) -> None:
-        if self.writer:
-            self.writer.write(step, values)
+def check_memory(config: ConfigDict, *, workers: int = 1) -> None:
+    """Refuses a batch and a network that cannot fit into this machine's memory.
+
+    At least weights, their gradients and two moments of Adam are needed, and what the layers of the
+    backbone put out for a worker's share of a batch. TensorFlow watches a GPU's memory.
+    """
+    if tf.config.list_physical_devices("GPU"):
+        return
+    size, width, backbone = view_size(config), config.model.width, config.model.backbone
+    images = METHODS[config.method].num_views * config.batch_size / workers
+    there = available_memory()
+
+    def bytes_of(weights: float, outputs: float) -> float:
+        return 4 * (4 * weights + _KEPT * images * outputs)
+
+    needed = bytes_of(width**2 * _MOST_WEIGHTS, width * size**2 * _MOST_OUTPUTS)
+    if backbone not in BACKBONES:  # nothing is known of it but the images it gets
+        needed = bytes_of(0, 3 * size**2)
+    elif needed > there:
+        needed = bytes_of(*_footprint(backbone, config.model.stem, size, width))
+    if needed > there:
+        raise UserError(
+            f"--config.batch_size={config.batch_size}, model.width={width} and views of "
+            f"{size}x{size} pixels need at least {needed / 2**30:,.0f} GiB of memory, and this "
+            f"machine has {there / 2**30:,.0f} GiB: make one of them smaller"
+        )
+
+
+def _footprint(backbone: str, stem: str, size: int, width: int) -> tuple[float, float]:
+    """Weights of a network, and numbers that its layers put out for an image; from a narrow one."""
+    with building(seed=0):
+        module = importlib.import_module(BACKBONES[backbone])
+        narrow = module.build_backbone(backbone, width=_NARROW, stem=stem)
+        sized = keras.models.clone_model(narrow, input_tensors=keras.Input((size, size, 3)))
+    tensors = tf.nest.flatten([layer.output for layer in sized.layers])
+    outputs = sum(math.prod(tensor.shape[1:]) for tensor in tensors)
+    return narrow.count_params() * (width / _NARROW) ** 2, outputs * width / _NARROW
+
+
+def available_memory() -> float:
+    """Bytes of memory that this process may use."""
+    total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no such limit, or "max"
+            total = min(total, float(pathlib.Path(limit).read_text(encoding="ascii")))
+    return total

@@ -6,15 +6,13 @@ import numpy as np
 from tfvmf import inference, neighbors
 from tfvmf.data.base import Source
 
-COLLAPSED_STD = 0.25  # an even spread has 1; see `spread`
-COLLAPSED_RANK = 2.0
+_COLLAPSED_STD, _COLLAPSED_RANK = 0.25, 2.0  # an even spread has 1 and d, see `spread`
 
 
 class Monitor:
     """Classifies held-out images by their nearest labeled neighbors among the features.
 
-    `bank_images` of the bank vote on `query_images` of the queries, both evenly spread: a folder
-    lists class after class. Without labels on both, only kappa is watched.
+    Images of both sources are taken evenly. Without labels on both, only kappa is watched.
     """
 
     def __init__(
@@ -50,11 +48,9 @@ class Monitor:
 def spread(directions: np.ndarray) -> dict[str, float]:
     """How far unit vectors [N, d] are from having collapsed.
 
-    Returns:
-        `direction_std`: the mean over dimensions of the standard deviation, times sqrt(d): 1 for
-        directions spread evenly over the sphere, 0 for a single one. `effective_rank`:
-        exp(entropy) of the shares p_i = s_i / sum(s) of the singular values s of the centered
-        vectors: the number of dimensions that are in use, at most d.
+    `direction_std` is the mean over dimensions of the standard deviation, times sqrt(d): 1 if they
+    are spread evenly, 0 for a single one. `effective_rank`, the number of dimensions in use, is
+    exp(entropy) of the shares p_i = s_i / sum(s) of the singular values s of the centered vectors.
     """
     deviation = directions.std(axis=0).mean() * np.sqrt(directions.shape[1])
     values = np.linalg.svd(directions - directions.mean(axis=0), compute_uv=False)
@@ -66,7 +62,7 @@ def spread(directions: np.ndarray) -> dict[str, float]:
 def collapse_warning(values: dict[str, float]) -> str:
     """A warning about directions that have collapsed; empty if they have not."""
     deviation, rank = values["direction_std"], values["effective_rank"]
-    if deviation >= COLLAPSED_STD and rank >= COLLAPSED_RANK:
+    if deviation >= _COLLAPSED_STD and rank >= _COLLAPSED_RANK:
         return ""
     return (
         f"warning: the directions have collapsed (spread {deviation:.2f} of 1, effective rank "

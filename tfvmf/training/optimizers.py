@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 import keras
-import ml_collections
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 
 def make_optimizer(
-    config: ml_collections.ConfigDict,
+    config: ConfigDict,
     variables: list[keras.Variable],
     *,
     steps_per_epoch: int,
@@ -18,20 +18,18 @@ def make_optimizer(
 ) -> keras.optimizers.Optimizer:
     """Builds the optimizer that `config` (a run's section `optimizer`) describes.
 
-    The learning rate rises linearly from 0 over the warm-up and falls to 0 along a cosine, once or,
-    for snapshots, in each of several cycles.
-    Weight decay leaves out everything of one dimension: biases and the scales of norms.
+    The learning rate rises linearly from 0 over the warm-up and falls to 0 along a cosine, in each
+    cycle. Weight decay leaves out everything of one dimension: biases and the scales of norms.
     """
     cycle = total_steps // cycles
     warmup = min(round(config.warmup_epochs * steps_per_epoch), cycle - 1)
-    schedule = keras.optimizers.schedules.CosineDecay(
+    kind = Cycles if cycles > 1 else keras.optimizers.schedules.CosineDecay
+    schedule = kind(
         initial_learning_rate=0.0 if warmup else config.learning_rate,
         decay_steps=cycle - warmup,
         warmup_target=config.learning_rate if warmup else None,
         warmup_steps=warmup,
     )
-    if cycles > 1:
-        schedule = Cycles(schedule, cycle)
     decay = config.weight_decay or None
     if config.name == "adam":
         optimizer = keras.optimizers.Adam(schedule, weight_decay=decay)
@@ -45,30 +43,12 @@ def make_optimizer(
 
 
 @keras.saving.register_keras_serializable(package="tfvmf")
-class Cycles(keras.optimizers.schedules.LearningRateSchedule):
-    """Repeats the first `length` steps of a schedule.
-
-    Keras's CosineDecayRestarts has no warm-up.
-    """
-
-    def __init__(self, schedule: Any, length: int) -> None:
-        self.schedule = schedule
-        self.length = length
+class Cycles(keras.optimizers.schedules.CosineDecay):
+    """Warm-up and decay again and again; Keras's CosineDecayRestarts has no warm-up."""
 
     def __call__(self, step: Any) -> tf.Tensor:
         """The learning rate of a step."""
-        return self.schedule(keras.ops.mod(step, self.length))
-
-    def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to build the schedule again."""
-        schedule = keras.saving.serialize_keras_object(self.schedule)
-        return {"schedule": schedule, "length": self.length}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Cycles":
-        """Builds the schedule again."""
-        schedule = keras.saving.deserialize_keras_object(config["schedule"])
-        return cls(schedule, config["length"])
+        return super().__call__(keras.ops.mod(step, self.warmup_steps + self.decay_steps))
 
 
 @keras.saving.register_keras_serializable(package="tfvmf")
@@ -80,15 +60,12 @@ class Muon(keras.optimizers.Muon):
 
         W <- (1 - rate decay) W - rate sqrt(max(1, K / (h w C))) U V'
 
-    which moves all directions alike, also those in which gradients are small. U V' is approximate
-    (five iterations of Newton and Schulz). Everything of one dimension is moved by Adam, at a tenth
-    of the rate. Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024.
+    with U V' by five iterations of Newton and Schulz. Everything of one dimension is moved by Adam,
+    at a tenth of the rate. Jordan et al., "Muon: an optimizer for hidden layers in neural
+    networks", 2024.
 
-    Args:
-        learning_rate: About 0.03 for a batch of 256.
-        matrix_decay: Weight decay of matrices. Keras's own arguments for it assign to variables in
-            a way that several replicas refuse.
-        **kwargs: As of `keras.optimizers.Muon`.
+    `matrix_decay` is the weight decay of matrices: Keras's own arguments for it assign to variables
+    in a way that several replicas refuse.
     """
 
     def __init__(

@@ -4,11 +4,12 @@ import json
 import pathlib
 from typing import Any
 
-import ml_collections
+from ml_collections import ConfigDict
 
 from tfvmf.config import RENAMED, default_config, differences, flatten, validate
 from tfvmf.errors import UserError
 from tfvmf.files import read_text, write_json
+from tfvmf.methods import Method
 from tfvmf.settings import Setting
 
 # The same run on other devices, or with its data elsewhere, is the same run.
@@ -17,6 +18,7 @@ MAY_DIFFER = (
     "fit_kappa.trust_model",
 )
 FORCE = ", or --force_config to continue with the new ones"
+_FITTED = ("judge.npz", "probe.npz")  # to the weights of the run, by `tfvmf.posthoc`
 
 
 def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
@@ -24,9 +26,16 @@ def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
     return workdir / "members" / f"{number:02d}"
 
 
+def prepare(workdir: pathlib.Path, method: Method) -> None:
+    """Keeps what loading the method will need, and removes what was fitted to earlier weights."""
+    for name in _FITTED:
+        (workdir / name).unlink(missing_ok=True)
+    method.keep_files(workdir)
+
+
 def write_or_check_config(
     workdir: pathlib.Path,
-    config: ml_collections.ConfigDict,
+    config: ConfigDict,
     facts: dict[str, Any],
     *,
     force: bool = False,
@@ -39,9 +48,7 @@ def write_or_check_config(
     write_json(path, {"config": config.to_dict(), "facts": facts})
 
 
-def chosen_epochs(
-    workdir: pathlib.Path, config: ml_collections.ConfigDict, *, force: bool = False
-) -> int | None:
+def chosen_epochs(workdir: pathlib.Path, config: ConfigDict, *, force: bool = False) -> int | None:
     """The epochs that the run in a directory chose for the same `config.minutes`, or None."""
     if read_text(workdir / "config.json") is None:
         return None
@@ -53,9 +60,7 @@ def chosen_epochs(
     return None
 
 
-def check(
-    workdir: pathlib.Path, config: ml_collections.ConfigDict, *, advice: str = ""
-) -> dict[str, Any]:
+def check(workdir: pathlib.Path, config: ConfigDict, *, advice: str = "") -> dict[str, Any]:
     """Refuses a run whose settings, other than `MAY_DIFFER`, differ; returns its facts."""
     found, facts = read(workdir)
     changed = differences(found, config)
@@ -69,7 +74,7 @@ def check(
     return facts
 
 
-def read(workdir: pathlib.Path) -> tuple[ml_collections.ConfigDict, dict[str, Any]]:
+def read(workdir: pathlib.Path) -> tuple[ConfigDict, dict[str, Any]]:
     """The configuration and the facts of the run in a directory."""
     path = workdir / "config.json"
     text = read_text(path)

@@ -43,12 +43,12 @@ def make_views(images: tf.Tensor, kinds: Sequence[ViewKind], seed: tf.Tensor) ->
 def update(
     method: Method,
     optimizer: keras.optimizers.Optimizer,
-    variables: list[keras.Variable],
     views: list[tf.Tensor],
     labels: tf.Tensor | None,
     context: StepContext,
 ) -> dict[str, tf.Tensor]:
     """Loss, gradient and update on one replica; returns the loss terms of its share."""
+    variables = method.trainable_variables
     with tf.GradientTape() as tape:
         terms = method.loss(views, labels, context)
         # The optimizer adds the replicas' gradients: those of the shares make the mean loss's.
@@ -70,15 +70,13 @@ def make_train_step(
     """Builds the `tf.function` that takes the next batch of an iterator and trains on it.
 
     It returns the loss terms, averaged over the replicas. Models and optimizer were made in the
-    strategy's scope; `views` are in the order that the method expects; `backbone_rate` is the share
-    of the optimizer's steps that the encoder's backbone takes.
+    strategy's scope; the backbone takes the share `backbone_rate` of the optimizer's steps.
     """
-    variables = method.trainable_variables
     slow = method.backbone_variables if backbone_rate != 1.0 else []
 
     def replica_step(batch: dict[str, tf.Tensor], context: StepContext) -> dict[str, tf.Tensor]:
         made = make_views(batch["image"], views, context.seed)
-        return update(method, optimizer, variables, made, batch["label"], context)
+        return update(method, optimizer, made, batch["label"], context)
 
     @tf.function
     def train_step(iterator: Iterator) -> dict[str, tf.Tensor]:

@@ -12,15 +12,15 @@ import signal
 import socket
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import keras
-import ml_collections
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 from tfvmf import __version__, cores, distribute
-from tfvmf.config import STRATEGIES, flatten
+from tfvmf.config import flatten
 from tfvmf.errors import UserError
 from tfvmf.methods import METHODS
 from tfvmf.training.inputs import Inputs
@@ -28,28 +28,23 @@ from tfvmf.training.run_directory import MAY_DIFFER
 
 PEER_TIMEOUT = 300.0  # seconds
 _LONGEST = 2**20  # bytes of what a worker tells the others
-_PAUSE = 0.5  # seconds between two attempts to reach one
-_CONNECT = 5.0  # seconds of an attempt
+_CONNECT, _PAUSE = 5.0, 0.5  # seconds of an attempt to reach one, and before the next
 _ADDRESS = re.compile(r"(?:\[([^\s\[\]]+)\]|([^\s:/]+)):([0-9]{1,5})")
 
 # What collective operations raise when a worker is gone, depending on where they were.
 _LOST = (
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
-    tf.errors.UnavailableError,
+    *(tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.DeadlineExceededError),
+    *(tf.errors.FailedPreconditionError, tf.errors.InternalError, tf.errors.UnavailableError),
 )
+_MADE: dict[tuple[str, int], tf.distribute.Strategy] = {}
 
 
-def share_cores(config: ml_collections.ConfigDict) -> None:
+def share_cores(config: ConfigDict) -> None:
     """Gives every view's pass its part of the cores; to be called before TensorFlow's first use.
 
     Two passes side by side, each on one core, train 1.2 times as fast (ResNet-18 and 50 of width
-    16, batch 128 and 256, on 2 cores) as one pass of both views on two. A pass that runs alone
-    keeps all cores (TF_NUM_INTRAOP_THREADS, where it is set): with `one_pass` or a single view, and
-    with several workers, which exchange statistics in a fixed order.
+    16 on 2 cores) as one pass of both views on two. A pass that runs alone keeps all cores
+    (TF_NUM_INTRAOP_THREADS, where it is set), as do workers, which exchange statistics in order.
     """
     alone = config.model.one_pass or METHODS[config.method].num_views == 1
     if alone or config.strategy == "multi_worker" or tf.config.list_physical_devices("GPU"):
@@ -57,9 +52,6 @@ def share_cores(config: ml_collections.ConfigDict) -> None:
     granted = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     count = (int(granted) if granted.isdecimal() else 0) or cores.available()
     tf.config.threading.set_intra_op_parallelism_threads(max(1, count // 2))
-
-
-_MADE: dict[tuple[str, int], tf.distribute.Strategy] = {}
 
 
 def make_strategy(
@@ -77,56 +69,45 @@ def make_strategy(
     Args:
         name: `default` (one device), `mirrored` (all devices of this machine) or `multi_worker`
             (all machines that the environment variable TF_CONFIG names).
-        logical_devices: With `mirrored`, splits the CPU into this many devices, to try on one
-            machine what several would compute; 0 takes the devices as they are.
+        logical_devices: With `mirrored`, splits the CPU into this many devices; 0 for none.
         facts: With `multi_worker`, what must be the same on all workers (`run_facts`).
         peer_timeout: With `multi_worker`, how many seconds to wait for the other workers.
     """
-    if name not in STRATEGIES:
-        raise UserError(f"--strategy={name} is unknown: use one of {', '.join(STRATEGIES)}")
     if logical_devices and name != "mirrored":
         raise UserError("--logical_devices goes with --strategy=mirrored")
     if name == "default":
         return tf.distribute.get_strategy()
     key = name, logical_devices
-    if key not in _MADE and name == "multi_worker":
-        _MADE[key] = _multi_worker(facts or {}, peer_timeout)
-    elif key not in _MADE:
-        if logical_devices:
-            split_processor(logical_devices)
-        devices = [f"/cpu:{i}" for i in range(logical_devices)] or None
-        _MADE[key] = tf.distribute.MirroredStrategy(devices)
-    return _MADE[key]
-
-
-def split_processor(devices: int) -> None:
-    """Splits the CPU into logical devices: before TensorFlow runs anything, or not at all."""
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    if len(tf.config.get_logical_device_configuration(cpu) or ()) != devices:
-        tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * devices
-        )
-
-
-def _multi_worker(facts: dict[str, Any], timeout: float) -> tf.distribute.Strategy:
+    if key in _MADE:
+        return _MADE[key]
+    if name == "mirrored":
+        split_processor(logical_devices)
+        devices = [f"/cpu:{i}" for i in range(logical_devices)]
+        return _MADE.setdefault(key, tf.distribute.MirroredStrategy(devices or None))
     cluster = _cluster()
-    print(
-        f"{cluster.me}: waiting up to {timeout:g} s for all {len(cluster.addresses)} workers",
-        file=sys.stderr,
-        flush=True,
-    )
-    meet(cluster, facts, timeout=timeout)
+    told = f"waiting up to {peer_timeout:g} s for all {len(cluster.addresses)} workers"
+    print(f"{cluster.me}: {told}", file=sys.stderr, flush=True)
+    meet(cluster, facts or {}, timeout=peer_timeout)
     # All were here a moment ago. For one that has died since, TensorFlow would wait for an hour;
     # it holds Python's lock meanwhile and ignores SIGTERM, so only the kernel can end that.
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(math.ceil(timeout))
+    signal.alarm(math.ceil(peer_timeout))
     try:
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        return _MADE.setdefault(key, tf.distribute.MultiWorkerMirroredStrategy())
     except tf.errors.OpError as error:
         raise UserError(f"{cluster.me} cannot join the others: {error.message}") from error
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
+
+
+def split_processor(devices: int) -> None:
+    """Splits the CPU into logical devices, if any: before TensorFlow runs anything."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if devices and len(tf.config.get_logical_device_configuration(cpu) or ()) != devices:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * devices
+        )
 
 
 def num_workers(name: str) -> int:
@@ -143,10 +124,10 @@ def is_chief(name: str) -> bool:
 
 
 class Cluster(NamedTuple):
-    """The workers of a run."""
+    """The workers of a run: {`worker 1`: (host, port)}, and the name of this process."""
 
-    addresses: dict[str, tuple[str, int]]  # host and port by name, `chief 0`, `worker 1`, ...
-    me: str  # the name of this process
+    addresses: dict[str, tuple[str, int]]
+    me: str
 
 
 def parse_cluster(text: str) -> Cluster:
@@ -195,7 +176,7 @@ def _cluster() -> Cluster:
     return parse_cluster(os.environ.get("TF_CONFIG", ""))
 
 
-def run_facts(config: ml_collections.ConfigDict, inputs: Inputs) -> dict[str, Any]:
+def run_facts(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
     """What must be the same on all workers of a run, for `make_strategy`."""
     settings = {f"--config.{k}": v for k, v in flatten(config).items() if k not in MAY_DIFFER}
     return settings | {
@@ -221,19 +202,16 @@ def disagreement(facts: dict[str, dict[str, Any]]) -> str:
     return f"the workers differ: {_few(told, '; ')}" if told else ""
 
 
-def _few(names: Iterable[str], separator: str = ", ") -> str:
+def _few(names: list[str], separator: str = ", ") -> str:
     """The first of many names."""
-    names = list(names)
     return separator.join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def meet(cluster: Cluster, facts: dict[str, Any], *, timeout: float) -> None:
     """Waits until all workers are there; refuses to continue unless all report the same facts.
 
-    Before TensorFlow's servers start, on the same ports: so a port in use is found on its own
-    host, a missing worker or a firewall on all others (each reaches each, as they will need to),
-    and workers of different versions are told apart before they speak to each other. TensorFlow
-    offers no time limit for any of this.
+    Before TensorFlow's servers start, on the same ports: a port in use is found on its own host, a
+    missing worker or a firewall on all others. TensorFlow offers no time limit for any of this.
     """
     port = cluster.addresses[cluster.me][1]
     both = socket.has_dualstack_ipv6()
@@ -262,13 +240,11 @@ async def _exchange(
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Tells all workers the facts and hears theirs: {worker: facts}, and what went wrong.
 
-    Each asks each other one, and gets an answer of two lines: name and facts, and `complete` as
-    soon as the one that answers has heard from all. When a worker has heard `complete` from all
-    others, and they from it, nobody needs it any longer.
+    Each asks each other one, and gets two lines: name and facts, and `complete` as soon as the one
+    that answers has heard from all. A worker that has heard and said that to all is done.
     """
     heard, complete = {cluster.me: facts}, asyncio.Event()
-    peers = {name: "{}:{}".format(*at) for name, at in cluster.addresses.items()}
-    del peers[cluster.me]
+    peers = [name for name in cluster.addresses if name != cluster.me]
     reasons, ready = dict.fromkeys(peers, "no answer"), set[str]()
     told = {name: asyncio.Event() for name in peers}
 
@@ -309,12 +285,12 @@ async def _exchange(
     with contextlib.closing(server), contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             await asyncio.gather(*map(ask, peers), *(event.wait() for event in told.values()))
-    absent = [name for name in peers if name not in heard]
-    trouble = [f"{name} at {peers[name]} is missing ({reasons[name]})" for name in absent]
-    trouble = trouble or [f"{name} lacks others" for name in peers if name not in ready]
-    return heard, trouble or [
-        f"{n} does not reach {cluster.me}" for n in peers if not told[n].is_set()
-    ]
+    where = {name: "{}:{}".format(*cluster.addresses[name]) for name in peers}
+    return heard, (
+        [f"{n} at {where[n]} is missing ({reasons[n]})" for n in peers if n not in heard]
+        or [f"{n} lacks others" for n in peers if n not in ready]
+        or [f"{n} does not reach {cluster.me}" for n in peers if not told[n].is_set()]
+    )
 
 
 def check_same(
@@ -341,8 +317,7 @@ def check_same(
 def agree_to_stop(strategy: tf.distribute.Strategy, signum: int, step: int, *, every: int) -> int:
     """The signal that all workers obey after this step, 0 for none.
 
-    Whatever signal a process got, it may not stop alone: the others would wait for it. Several
-    workers ask each other only every few steps, since the answer has to be waited for.
+    None stops alone: the others would wait for it. They ask each other only every few steps.
     """
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return signum
@@ -374,8 +349,7 @@ def as_user_errors(strategy: tf.distribute.Strategy) -> Iterator[None]:
 def _of_all_workers(strategy: tf.distribute.Strategy, *values: int) -> list[tuple[int, ...]]:
     """The values that each replica of all workers calls this with."""
     stacked = _stacking(strategy)(tf.constant(values, tf.int64))
-    rows = strategy.experimental_local_results(stacked)[0]
-    return [tuple(row) for row in rows.numpy().tolist()]
+    return [*map(tuple, strategy.experimental_local_results(stacked)[0].numpy().tolist())]
 
 
 @functools.cache
