@@ -16,7 +16,7 @@ BACKBONES = {
     "resnet18": "tfvmf.models.resnet",
     "resnet34": "tfvmf.models.resnet",
     "resnet50": "tfvmf.models.resnet",
-    "convnet8": "tfvmf.models.convnet",
+    "convnet8": "tfvmf.models.resnet",
 }
 # Other networks, by the prefix of a spec.
 PREFIXES = {

@@ -28,7 +28,6 @@ class Toy(Method):
     section = "toy"
     settings = {"strength": Setting(1.0, "of the push", above=0)}
     term_names = ("pull", "push")
-    relative_cost = 0.9
     kappa_note = "kappa of a toy"
 
     @classmethod

@@ -6,7 +6,7 @@ import tensorflow as tf
 from helpers.tiny import tiny_config
 
 from tfvmf import models, training
-from tfvmf.models import convnet
+from tfvmf.models import resnet
 from tfvmf.training import loop
 from tfvmf.training.checkpoints import load_method
 
@@ -14,7 +14,7 @@ from tfvmf.training.checkpoints import load_method
 @pytest.mark.parametrize(("stem", "first"), [("cifar", 24), ("imagenet", 6)])
 def test_every_level_is_seen(stem, first):
     """Each stage halves the map, rounding up, and has 1, 2, 8, 16 times the width."""
-    backbone = convnet.build_backbone(width=3, stem=stem)
+    backbone = resnet.build_backbone("convnet8", width=3, stem=stem)
     outputs = backbone(np.zeros((2, 24, 24, 3), np.float32))
     side = first
     for stage, channels in enumerate([3, 6, 24, 48], start=1):
@@ -32,7 +32,7 @@ def test_every_level_is_seen(stem, first):
 def test_the_number_of_weights(width):
     channels = [3] + [multiple * width for multiple in (1, 2, 2, 8, 8, 16, 16)]
     filters = sum(9 * a * b for a, b in itertools.pairwise(channels))
-    backbone = convnet.build_backbone(width=width, dropout=0.1)
+    backbone = resnet.build_backbone("convnet8", width=width, dropout=0.1)
     # Beside the filters a scale and an offset for each channel.
     weights = sum(int(np.prod(v.shape)) for v in backbone.trainable_variables)
     assert weights == filters + 2 * sum(channels[1:])
@@ -41,7 +41,7 @@ def test_the_number_of_weights(width):
 
 def test_small_views_train_what_large_images_use():
     """The same weights take every size: an image of one color has the same features at each."""
-    backbone = convnet.build_backbone(width=2)
+    backbone = resnet.build_backbone("convnet8", width=2)
     for variable in backbone.trainable_variables:
         if len(variable.shape) == 4:  # nothing but the center, so that borders do not matter
             kernel = np.zeros(variable.shape, np.float32)
@@ -55,8 +55,8 @@ def test_small_views_train_what_large_images_use():
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="'convnet9' is unknown: use convnet8"):
-        convnet.build_backbone("convnet9")
+    with pytest.raises(ValueError, match=r"'convnet9' is unknown: use one of .*, convnet8"):
+        resnet.build_backbone("convnet9")
 
 
 def test_two_replicas_train_it_as_one_device_does(tmp_path, two_replicas, monkeypatch):

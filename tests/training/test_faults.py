@@ -40,7 +40,7 @@ TRAIN = [
 @pytest.fixture
 def shallow(monkeypatch):
     """A backbone of one block: graphs take their time."""
-    one = models.resnet.Architecture((1, 0, 0, 0), bottleneck=False, relative_cost=0.1)
+    one = ((1, 0, 0, 0), False)
     monkeypatch.setitem(models.resnet.ARCHITECTURES, "resnet10", one)
 
 

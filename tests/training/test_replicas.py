@@ -60,7 +60,7 @@ TRAIN = [
 def test_two_replicas_compute_what_one_does(method, changes, tmp_path, two_replicas, monkeypatch):
     """Target network, dropout, queue and local views; `tests/slow/equality.py` does the rest."""
     # Two blocks instead of four: the graph of two replicas takes its time.
-    shallow = resnet.Architecture((1, 1, 0, 0), bottleneck=False, relative_cost=0.2)
+    shallow = ((1, 1, 0, 0), False)
     monkeypatch.setitem(resnet.ARCHITECTURES, "resnet10", shallow)
     changes |= {"method": method, "batch_size": 348, "epochs": 1, "optimizer.name": "sgd"}
     changes |= {"swav.num_prototypes": 8, "swav.freeze_epochs": 0.5, "monitor.every_epochs": 0.0}

@@ -7,7 +7,6 @@ from tfvmf.losses.functions import (
     mc_infonce,
     negative_cosine,
     nt_xent,
-    predicted_cosine,
     sinkhorn,
     squared_distance,
     swapped_prediction,
@@ -15,17 +14,6 @@ from tfvmf.losses.functions import (
 from tfvmf.losses.keras_losses import MCInfoNCE, NTXent, VMFAlignment
 
 __all__ = [
-    "MCInfoNCE",
-    "NTXent",
-    "VMFAlignment",
-    "concentration_terms",
-    "copies",
-    "cosine",
-    "mc_infonce",
-    "negative_cosine",
-    "nt_xent",
-    "predicted_cosine",
-    "sinkhorn",
-    "squared_distance",
-    "swapped_prediction",
-]
+    "MCInfoNCE", "NTXent", "VMFAlignment", "concentration_terms", "copies", "cosine", "mc_infonce",
+    "negative_cosine", "nt_xent", "sinkhorn", "squared_distance", "swapped_prediction",
+]  # fmt: skip

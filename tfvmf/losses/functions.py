@@ -14,6 +14,7 @@ in place of the square, and the weight of the alignment for both, the minimum is
 the maximum-likelihood concentration: a scale of the order of d that no weight moves.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,9 +33,6 @@ def cosine(direction_1: tf.Tensor, direction_2: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(direction_1 * direction_2, axis=-1)
 
 
-# ---- The concentration.
-
-
 def concentration_terms(
     cosines: Sequence[tf.Tensor],
     concentrations: Sequence[tf.Tensor],
@@ -44,7 +42,7 @@ def concentration_terms(
     regularizer: str = "l2",
     dimension: int | None = None,
 ) -> dict[str, tf.Tensor]:
-    """The paper's two terms on the concentration, already weighted.
+    """The paper's two terms on the concentration, scalars that are already weighted.
 
         alignment = -l_align * sum over views v of mean(kappa_v * cos_v)
         penalty   =  l_reg   * sum over views v of mean(kappa_v^2)
@@ -65,9 +63,6 @@ def concentration_terms(
         penalty_weight: l_reg, of the l2 regularizer.
         regularizer: `l2`, the paper's, or `vmf`, the exact -log C_d(kappa).
         dimension: Length d of the directions, for `vmf`.
-
-    Returns:
-        The scalars `alignment` and `penalty`, to be added to a contrastive loss.
     """
     if regularizer not in REGULARIZERS:
         raise ValueError(f"regularizer must be one of {', '.join(REGULARIZERS)}, not {regularizer}")
@@ -80,26 +75,9 @@ def concentration_terms(
         at_zero = vmf.log_normalizer(tf.zeros([], concentrations[0].dtype), dimension)
         penalties = [at_zero - vmf.log_normalizer(kappa, dimension) for kappa in concentrations]
     pairs = zip(concentrations, cosines, strict=True)
-    return {
-        "alignment": align_weight
-        * -tf.add_n([tf.reduce_mean(kappa * cos) for kappa, cos in pairs]),
-        "penalty": weight * tf.add_n([tf.reduce_mean(values) for values in penalties]),
-    }
-
-
-def predicted_cosine(
-    concentration: tf.Tensor, *, align_weight: float, penalty_weight: float
-) -> tf.Tensor:
-    """The E[cos] that a kappa [...], learned under the l2 penalty, stands for.
-
-    It is kappa / 5 with the paper's weights; without a penalty kappa has no scale.
-    """
-    if align_weight <= 0.0 or penalty_weight <= 0.0:
-        raise ValueError("without alignment or penalty kappa predicts no cosine")
-    return concentration * (2.0 * penalty_weight / align_weight)
-
-
-# ---- Contrastive losses: views find each other in a batch.
+    alignment = -tf.add_n([tf.reduce_mean(kappa * cos) for kappa, cos in pairs])
+    penalty = tf.add_n([tf.reduce_mean(values) for values in penalties])
+    return {"alignment": align_weight * alignment, "penalty": weight * penalty}
 
 
 def nt_xent(
@@ -118,41 +96,28 @@ def nt_xent(
 
     averaged over the 2B views i, with j the other view of the same image and k running over all
     views but i itself. Computed as a log-softmax: nothing is exponentiated that could overflow.
-    The similarities of more than 2048 images with each other are computed in parts, twice: memory
-    grows with the batch and not with its square.
+    The similarities of more than 2048 images with each other (`max_matrix_elements`) are computed
+    in parts, twice: memory grows with the batch and not with its square.
 
-    Args:
-        direction_1: Unit vectors [B, d] of the first views.
-        direction_2: Unit vectors [B, d] of the second views, row by row the partners.
-        temperature: t > 0.
-        candidates_1: First views of the whole batch [G, d] when the B rows here are only one
-            replica's share of it; the rows themselves by default.
-        candidates_2: The same of the second views.
-        first_row: Row of the candidates at which `direction_1` starts.
-        max_matrix_elements: Similarities in one matrix; more are computed in parts.
-
-    Returns:
-        The mean loss over the 2B views, a scalar.
+    The directions are unit vectors [B, d], row by row of the same image. Where they are only one
+    replica's share of the batch, the candidates are all of it, [G, d], and `first_row` is the row
+    of the candidates at which the share starts.
     """
     direction_1, direction_2 = _pair(direction_1, direction_2, temperature)
     if (candidates_1 is None) != (candidates_2 is None):
         raise ValueError("candidates_1 and candidates_2 must be given together")
-    candidates_1 = direction_1 if candidates_1 is None else candidates_1
-    candidates_2 = direction_2 if candidates_2 is None else candidates_2
+    if candidates_1 is None:
+        candidates_1, candidates_2 = direction_1, direction_2
     anchors = tf.concat([direction_1, direction_2], axis=0)
     candidates = tf.concat([candidates_1, candidates_2], axis=0)
-    rows, total = tf.shape(direction_1)[0], tf.shape(candidates_1)[0]
-    own = first_row + tf.range(rows)
-    self_columns = tf.concat([own, own + total], axis=0)
-    partner_columns = tf.concat([own + total, own], axis=0)
+    total = tf.shape(candidates_1)[0]
+    self_columns, partner_columns = _columns(first_row, tf.shape(direction_1)[0], total)
     sizes = anchors.shape[0], candidates.shape[0]
     if None in sizes or sizes[0] * sizes[1] > max_matrix_elements:
         partners = tf.gather(candidates, partner_columns)
         found = tf.reduce_sum(anchors * partners, axis=1) / temperature
         chunk = tf.maximum(max_matrix_elements // (8 * total), 1)
-        among = _chunked_log_normalizer(
-            anchors, candidates, self_columns, temperature=temperature, chunk=chunk
-        )
+        among = _chunked_log_normalizer(anchors, candidates, self_columns, temperature, chunk)
         return tf.reduce_mean(among - found)
     logits = tf.matmul(anchors, candidates, transpose_b=True) / temperature
     itself = tf.one_hot(self_columns, 2 * total, on_value=True, off_value=False)
@@ -160,6 +125,14 @@ def nt_xent(
     logits = tf.where(itself, logits.dtype.min, logits)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(partner_columns, logits)
     return tf.reduce_mean(losses)
+
+
+def _columns(
+    first_row: tf.Tensor | int, rows: tf.Tensor | int, total: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where 2 * rows views and their partners are among the 2 * total views of a batch."""
+    own = first_row + tf.range(rows)
+    return tf.concat([own, own + total], axis=0), tf.concat([own + total, own], axis=0)
 
 
 def copies(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
@@ -196,9 +169,8 @@ def _chunked_log_normalizer(
     anchors: tf.Tensor,
     candidates: tf.Tensor,
     own: tf.Tensor,
-    *,
     temperature: float,
-    chunk: int | tf.Tensor,
+    chunk: tf.Tensor,
 ) -> tf.Tensor:
     """The log [R] of sum_{k != own_i} exp(a_i.c_k / t) of anchors [R, d] among candidates [N, d].
 
@@ -292,27 +264,14 @@ def mc_infonce(
     Memory is chunk * (2B)^2 floats, whatever `num_samples`: a chunk of samples keeps only its
     normalizers, and its similarities are computed again for the gradient.
 
-    Args:
-        direction_1: Unit vectors [G, d] of the first views of the whole batch.
-        concentration_1: Their concentrations [G].
-        direction_2: The same of the second views.
-        concentration_2: The same of the second views.
-        seed: Two integers (stateless): the same seed draws the same samples.
-        temperature: t > 0.
-        num_samples: Draws from each distribution.
-        aggregation: `mean_log` or `logmeanexp`.
-        rows: How many images of the batch are averaged here (a replica's share); all by default.
-        first_row: The first of them.
-        chunk: Draws compared at a time.
-
-    Returns:
-        The mean loss over 2 * rows views, a scalar.
+    Directions [G, d] and concentrations [G] are those of the whole batch; the loss is the mean over
+    both views of `rows` images from `first_row` on (a replica's share), of all by default. `seed`
+    is two integers (stateless).
     """
     direction_1, direction_2 = _pair(direction_1, direction_2, temperature)
-    if num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1, not {num_samples}")
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1, not {chunk}")
+    for name, value in (("num_samples", num_samples), ("chunk", chunk)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
     if aggregation not in AGGREGATIONS:
         raise ValueError(f"aggregation must be one of {', '.join(AGGREGATIONS)}, not {aggregation}")
     directions = tf.concat([direction_1, direction_2], axis=0)
@@ -320,8 +279,7 @@ def mc_infonce(
     samples = vmf.VonMisesFisher(directions, concentrations).sample(num_samples, seed=seed)
 
     total = tf.shape(direction_1)[0]
-    own = first_row + tf.range(total if rows is None else rows)
-    anchors, partners = tf.concat([own, own + total], 0), tf.concat([own + total, own], 0)
+    anchors, partners = _columns(first_row, total if rows is None else rows, total)
     sizes = [min(chunk, num_samples - start) for start in range(0, num_samples, chunk)]
     log_p = [
         _log_probability(part, anchors, partners, temperature)
@@ -337,23 +295,17 @@ def mc_infonce(
 def _log_probability(
     samples: tf.Tensor, anchors: tf.Tensor, partners: tf.Tensor, temperature: float
 ) -> tf.Tensor:
-    """Log-probabilities [S, R] that the anchors [R] of samples [S, N, d] find their partners."""
+    """Log-probabilities [S, R] that the anchors [R] of samples [S, N, d] find their partners.
+
+    The log of sum_{k != i} exp(z_i.z_k / t) computes its terms again for the gradient.
+    """
     samples_1, samples_2, samples_3 = copies(samples, 3)
     views = tf.gather(samples_1, anchors, axis=1)
     found = tf.reduce_sum(views * tf.gather(samples_2, partners, axis=1), axis=-1) / temperature
-    return found - _log_normalizer(views, samples_3, anchors, temperature)
-
-
-def _log_normalizer(
-    views: tf.Tensor, samples: tf.Tensor, anchors: tf.Tensor, temperature: float
-) -> tf.Tensor:
-    """The log of sum_{k != i} exp(z_i.z_k / t), [S, R]; its gradient computes the terms again."""
-
-    def similarities() -> tf.Tensor:
-        return _similarities(views, samples, anchors, temperature)
 
     @tf.custom_gradient
     def normalizer(views: tf.Tensor, samples: tf.Tensor) -> Any:
+        similarities = functools.partial(_similarities, views, samples, anchors, temperature)
         log_sums = tf.reduce_logsumexp(similarities(), axis=-1)
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -363,53 +315,31 @@ def _log_normalizer(
 
         return log_sums, gradient
 
-    return normalizer(views, samples)
-
-
-# ---- Losses that predict the other view: its direction (SimSiam, BYOL), its prototypes (SwAV).
+    return found - normalizer(views, samples_3)
 
 
 def negative_cosine(predicted: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-    """SimSiam's loss -mean(p.z), in [-1, 1].
-
-    Args:
-        predicted: Unit vectors [B, d].
-        target: Unit vectors [B, d]; no gradient flows into them.
-
-    Returns:
-        A scalar.
-    """
+    """SimSiam's loss -mean(p.z) of unit vectors [B, d]; no gradient flows into the targets z."""
     return -tf.reduce_mean(cosine(predicted, tf.stop_gradient(target)))
 
 
 def squared_distance(predicted: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-    """BYOL's loss mean(|p - z|^2) = 2 - 2 mean(p.z), in [0, 4].
-
-    Arguments and result as of `negative_cosine`.
-    """
+    """BYOL's loss mean(|p - z|^2) = 2 - 2 mean(p.z), otherwise as `negative_cosine`."""
     return 2.0 + 2.0 * negative_cosine(predicted, target)
 
 
 def sinkhorn(scores: tf.Tensor, *, epsilon: float = 0.05, iterations: int = 3) -> tf.Tensor:
     """Assigns samples to prototypes so that all prototypes get the same share.
 
-    Solves max over Q of <Q, scores> + epsilon H(Q), Q >= 0, where every row of Q sums to 1 (a
-    sample is assigned once) and every column to B / K. Each iteration scales the columns, then
-    the rows: rows sum to 1 exactly, columns in the limit. Computed in logarithms and float32:
+    `scores` are cosines [B, K] of the whole batch, over all replicas. Returns the codes Q [B, K]
+    that maximize <Q, scores> + epsilon H(Q), Q >= 0, where every row sums to 1 (a sample is
+    assigned once) and every column to B / K; without a gradient. Each iteration scales the columns,
+    then the rows: rows sum to 1 exactly, columns in the limit. Computed in logarithms and float32:
     scores / epsilon = 20 overflows in half precision.
-
-    Args:
-        scores: Cosines [B, K] of the whole batch, over all replicas.
-        epsilon: Small values assign hard.
-        iterations: How often columns and rows are scaled.
-
-    Returns:
-        Codes [B, K], without a gradient.
     """
     log_q = tf.stop_gradient(tf.cast(scores, tf.float32)) / epsilon
-    share = tf.math.log(
-        tf.cast(tf.shape(log_q)[0], tf.float32) / tf.cast(log_q.shape[1], tf.float32)
-    )
+    rows, columns = tf.unstack(tf.cast(tf.shape(log_q), tf.float32))
+    share = tf.math.log(rows / columns)
     for _ in range(iterations):
         log_q += share - tf.reduce_logsumexp(log_q, axis=0, keepdims=True)
         log_q -= tf.reduce_logsumexp(log_q, axis=1, keepdims=True)
@@ -421,13 +351,7 @@ def swapped_prediction(
 ) -> tf.Tensor:
     """Cross entropy -mean over samples of sum over prototypes of q log softmax(scores / T).
 
-    Args:
-        codes: Assignments q [B, K] of one view.
-        scores: Cosines [B, K] of another view with the prototypes.
-        temperature: T.
-
-    Returns:
-        A scalar, log K for scores that know nothing.
+    `codes` are the assignments q [B, K] of one view, `scores` the cosines [B, K] of another.
     """
     entropy = tf.nn.softmax_cross_entropy_with_logits(codes, scores / temperature)
     return tf.reduce_mean(entropy)

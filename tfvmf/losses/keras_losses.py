@@ -1,10 +1,9 @@
 """The losses as Keras's own: called on two views, or given to `compile(loss=...)`.
 
-A loss compares two views: `loss(view_1, view_2)`. In `compile(loss=...)` the first view is `y_true`
-and the second is the model's output `y_pred`. The output is then taught to agree with the direction
-that another model gave the same image (a teacher's, or a text encoder's for its caption), and the
-other images of the batch are the negatives. To train one encoder on two views of each image, use
-`tfvmf.Contrastive`. Without negatives, `keras.losses.CosineSimilarity` is SimSiam's loss.
+In `compile(loss=...)` the first view is `y_true` and the second is the model's output `y_pred`. The
+output is then taught to agree with the direction that another model gave the same image (a
+teacher's, or a text encoder's for its caption), and the other images of the batch are the
+negatives. To train one encoder on two views of each image, use `tfvmf.Contrastive`.
 
 A view is a tensor of unit vectors [B, d]. Where a loss needs the concentration too, a view is a
 dictionary of `mean_direction` [B, d] and `concentration` [B], such as the outputs of
@@ -24,7 +23,7 @@ from tfvmf.losses.functions import concentration_terms, cosine, mc_infonce, nt_x
 
 
 class _TwoViewLoss(keras.losses.Loss):
-    """What the losses have in common: a name and settings, which `get_config` returns."""
+    """A loss with a name and settings, which `get_config` returns."""
 
     def __init__(self, *, name: str, **settings: Any) -> None:
         super().__init__(name=name)

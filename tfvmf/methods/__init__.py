@@ -11,22 +11,14 @@ import numpy as np
 from tfvmf.errors import UserError
 from tfvmf.lazy import Registry
 from tfvmf.methods.base import Method, Objective, StepContext
-from tfvmf.methods.byol import BYOL
-from tfvmf.methods.mc_infonce import MCInfoNCE
-from tfvmf.methods.simclr import SimCLR
-from tfvmf.methods.simsiam import SimSiam
+from tfvmf.methods.simclr import MCInfoNCE, SimCLR
+from tfvmf.methods.simsiam import BYOL, SimSiam
 from tfvmf.methods.supervised import Supervised
 from tfvmf.methods.swav import SwAV
 
 __all__ = [
-    "METHODS",
-    "Method",
-    "Objective",
-    "StepContext",
-    "build_method",
-    "building",
-    "check_name",
-]
+    "METHODS", "Method", "Objective", "StepContext", "build_method", "building", "check_name",
+]  # fmt: skip
 
 
 def plain(method: type[Method]) -> type[Method]:

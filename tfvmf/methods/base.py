@@ -23,14 +23,8 @@ if TYPE_CHECKING:
     from tfvmf import counter_random, data, distribute, losses, models, vmf
 else:
     keras, tf, counter_random, data, distribute, losses, models, vmf = lazy_import(
-        "keras",
-        "tensorflow",
-        "tfvmf.counter_random",
-        "tfvmf.data",
-        "tfvmf.distribute",
-        "tfvmf.losses",
-        "tfvmf.models",
-        "tfvmf.vmf",
+        *("keras", "tensorflow", "tfvmf.counter_random", "tfvmf.data", "tfvmf.distribute"),
+        *("tfvmf.losses", "tfvmf.models", "tfvmf.vmf"),
     )
 
 Terms = dict[str, "tf.Tensor"]
@@ -69,18 +63,13 @@ class Method(abc.ABC):
     A subclass declares what is its own in class attributes, builds what it needs beside the encoder
     in `build_parts` and computes its loss in `objective`; this class adds the paper's concentration
     terms, the same way for every method. All models that are trained or saved are in `models`, by
-    name; `num_wide_views` further, damaged views are for the concentration head alone.
-
-    Args:
-        config: The whole configuration of the run.
-        num_classes: Number of classes of the labels, 0 without labels.
-        encoder: The encoder to train; by default the one that the configuration describes.
+    name; `num_wide_views` further, damaged views are for the concentration head alone. The encoder
+    is by default the one that the configuration of the run describes.
     """
 
     section: ClassVar[str] = ""  # of the configuration, that holds its settings
     settings: ClassVar[dict[str, Setting]] = {}  # by their names in that section
     term_names: ClassVar[tuple[str, ...]] = ()  # of its own loss
-    relative_cost: ClassVar[float] = 1.0  # time of a step, as a multiple of SimCLR's
     num_views: int = 2  # per image
     needs_labels: ClassVar[bool] = False  # whether it can train only on labeled images
     follows_epochs: ClassVar[bool] = False  # whether a step depends on how many epochs are done
@@ -103,10 +92,9 @@ class Method(abc.ABC):
                 f"method {config.method} needs labels of at least 2 classes, and data source "
                 f"{config.data.source!r} has {num_classes}: choose a labeled source"
             )
-        self.config = config
-        self.num_classes = num_classes
+        self.config, self.num_classes = config, num_classes
         wide = self.probabilistic and self.explicit and config.concentration.view_kind == "wide"
-        self.num_wide_views = 1 if wide else 0
+        self.num_wide_views = int(wide)
         if wide:
             note = "of damaged views kappa was taught the cosine with an undamaged one"
             self.kappa_note = "; ".join(filter(None, (type(self).kappa_note, note)))
@@ -117,12 +105,9 @@ class Method(abc.ABC):
     def build_parts(self) -> None:  # noqa: B027 # a method may need nothing
         """Adds to `models` what the method trains or keeps beside the encoder."""
 
-    # ---- What a subclass may declare by functions of the configuration.
-
-    @classmethod
+    @classmethod  # noqa: B027
     def check(cls, config: ml_collections.ConfigDict) -> None:
         """Raises a UserError where settings of this method contradict each other."""
-        del config
 
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -137,16 +122,14 @@ class Method(abc.ABC):
         penalty has the scale of the dimension: at kappa = d a sample has E[mu.x] = 0.62 in any high
         dimension.
         """
-        if config.concentration.regularizer == "vmf":
-            return float(config.model.dimension)
-        return math.log(2.0)
+        exact = config.concentration.regularizer == "vmf"
+        return float(config.model.dimension) if exact else math.log(2.0)
 
     @classmethod
     def locate(
         cls, config: ml_collections.ConfigDict, workdir: pathlib.Path, *, trust_model: bool = False
     ) -> None:
         """Points the configuration to files that the run directory keeps beside checkpoints."""
-        del trust_model
         if parse_backbone(config.model.backbone)[0] != "built_in":
             path = workdir / _BACKBONE_FILE
             if not path.exists():
@@ -162,10 +145,8 @@ class Method(abc.ABC):
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """The method's own loss on one replica's share of the batch.
 
-        Args:
-            views: Images [B, H, W, 3] in [0, 1], as `view_kinds` lists them, without wide views.
-            labels: Class numbers [B], None without labels.
-            context: Where training stands.
+        `views` are images [B, H, W, 3] in [0, 1], as `view_kinds` lists them, without wide views;
+        `labels` class numbers [B].
         """
 
     def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:
@@ -175,11 +156,8 @@ class Method(abc.ABC):
             kinds.append((data.WideViews(augmentation=augmentation), self.num_wide_views))
         return kinds
 
-    def after_step(self, context: StepContext) -> None:
+    def after_step(self, context: StepContext) -> None:  # noqa: B027
         """Moves what no gradient moves, after the optimizer; outside of the replicas."""
-        del context
-
-    # ---- What everybody else asks.
 
     @property
     def encoder(self) -> keras.Model:
@@ -210,17 +188,19 @@ class Method(abc.ABC):
         names += ["cosine"] if self.num_views > 1 else []
         return names + (["kappa", "kappa_square"] if self.probabilistic else [])
 
+    @property
+    def _adapted(self) -> models.Backbone | None:
+        """The backbone, unless it is built in."""
+        return None if self.backbone is None or self.backbone.built_in else self.backbone
+
     def describe_encoder(self) -> str:
         """The encoder in words."""
-        if self.backbone is not None and not self.backbone.built_in:
-            return self.config.model.backbone
-        return f"{self.config.model.backbone} of width {self.config.model.width}"
+        name, width = self.config.model.backbone, self.config.model.width
+        return name if self._adapted else f"{name} of width {width}"
 
     def describe_choices(self) -> str:
         """What was chosen of a backbone that is not built in; otherwise empty."""
-        if self.backbone is None or self.backbone.built_in:
-            return ""
-        return self.backbone.describe(self.config.data.image_size)
+        return self._adapted.describe(self.config.data.image_size) if self._adapted else ""
 
     def check_images(self) -> None:
         """Refuses images of another size than the backbone takes."""
@@ -233,25 +213,22 @@ class Method(abc.ABC):
 
     def keep_files(self, workdir: pathlib.Path) -> None:
         """Writes what loading the run will need beside its checkpoints."""
-        if self.backbone is not None and not self.backbone.built_in:
-            self.backbone.keep(workdir / _BACKBONE_FILE)
+        if self._adapted:
+            self._adapted.keep(workdir / _BACKBONE_FILE)
 
     def predicted_cosine(self, kappa: tf.Tensor) -> tf.Tensor:
         """The E[cos] of two views at which the loss is smallest for these kappas, of any shape.
 
-        Raises:
-            ValueError: The run's kappa was not learned from a cosine.
+        ValueError if the run's kappa was not learned from a cosine.
         """
         config = self.config.concentration
         if not (self.probabilistic and self.explicit):
             raise ValueError(f"{self.config.method} does not learn kappa from a cosine")
         if config.regularizer == "vmf":
             return vmf.mean_resultant_length(kappa, self.dimension)
-        return losses.predicted_cosine(
-            kappa, align_weight=config.align_weight, penalty_weight=config.penalty_weight
-        )
-
-    # ---- The train step: views in, loss out.
+        if config.align_weight <= 0.0 or config.penalty_weight <= 0.0:
+            raise ValueError("without alignment or penalty kappa predicts no cosine")
+        return kappa * (2.0 * config.penalty_weight / config.align_weight)
 
     def loss(
         self, views: Views, labels: tf.Tensor | None = None, context: StepContext = START
@@ -274,13 +251,10 @@ class Method(abc.ABC):
         terms = dict(objective.terms)
         if self.probabilistic and self.explicit:
             config = self.config.concentration
+            names = ("align_weight", "penalty_weight", "regularizer")
+            settings = {name: config[name] for name in names}
             terms |= losses.concentration_terms(
-                cosines,
-                kappas,
-                align_weight=config.align_weight,
-                penalty_weight=config.penalty_weight,
-                regularizer=config.regularizer,
-                dimension=self.dimension,
+                cosines, kappas, dimension=self.dimension, **settings
             )
         watched: Terms = {}
         if cosines:
@@ -300,7 +274,8 @@ class Method(abc.ABC):
             hidden=config.model.hidden,
             dropout=config.model.dropout,
             concentration=concentration,
-            initial_concentration=self.initial_concentration,
+            initial_concentration=config.concentration.initial
+            or self.default_concentration(config),
             concentration_levels=config.concentration.levels,
             **self.head_options(config),
         )
@@ -308,34 +283,20 @@ class Method(abc.ABC):
     def build_backbone(self, spec: str = "", **options: Any) -> models.Backbone:
         """Builds the backbone; what was found by rule is written into the configuration.
 
-        Args:
-            spec: Replaces `model.backbone`.
-            **options: Further ones of `models.load_backbone`.
+        `spec` replaces `model.backbone`; the options are further ones of `models.load_backbone`.
         """
         config = self.config.model
-        named = [name.strip() for name in config.level_layers.split(",")]
-        levels = tuple(name for name in named if name not in ("", "none"))
-        backbone = models.load_backbone(
-            spec or config.backbone,
-            width=config.width,
-            stem=config.stem,
-            dropout=config.dropout,
-            weights=config.weights,
-            feature_layer=config.feature_layer,
-            input_range=config.input_range,
-            level_layers=levels if config.level_layers else None,
-            **options,
-        )
+        names = ("width", "stem", "dropout", "weights", "feature_layer", "input_range")
+        options |= {name: config[name] for name in names}
+        if config.level_layers:
+            named = [name.strip() for name in config.level_layers.split(",")]
+            options["level_layers"] = tuple(name for name in named if name not in ("", "none"))
+        backbone = models.load_backbone(spec or config.backbone, **options)
         models.freeze_stages(backbone, config.freeze_stages)
         if not backbone.built_in:
             config.feature_layer, config.input_range = backbone.feature_layer, backbone.input_range
             config.level_layers = ",".join(backbone.level_layers) or "none"
         return backbone
-
-    @property
-    def initial_concentration(self) -> float:
-        """The kappa of an untrained head."""
-        return self.config.concentration.initial or self.default_concentration(self.config)
 
     def encode(
         self,
@@ -353,11 +314,11 @@ class Method(abc.ABC):
         model = model or self.encoder
         rows = tf.shape(views[0])[0]
         positions = distribute.replica_id() * rows + tf.range(rows)
+        seed, seeds = context.seed, counter_random.example_seeds
 
-        def masks(numbers: range) -> tf.Tensor:
-            seeds = counter_random.example_seeds
-            step = context.seed[0], context.seed[1]
-            return tf.concat([seeds(*step, positions, _DROPOUT + n) for n in numbers], axis=0)
+        def masks(first: int, count: int) -> tf.Tensor:
+            numbers = [_DROPOUT + first_view + first + view for view in range(count)]
+            return tf.concat([seeds(seed[0], seed[1], positions, n) for n in numbers], axis=0)
 
         if self.num_wide_views:  # the head learns in `head_objective`, from other batch statistics
             model = models.without_concentration(model)
@@ -366,8 +327,7 @@ class Method(abc.ABC):
         outputs = []
         for start in range(0, len(views), size):
             group = views[start : start + size]
-            numbers = range(first_view + start, first_view + start + len(group))
-            with models.dropout_masks(masks(numbers)) if drops else nullcontext():
+            with models.dropout_masks(masks(start, len(group))) if drops else nullcontext():
                 whole = model(tf.concat(group, axis=0), training=context.training)
             parts = {name: tf.split(value, len(group)) for name, value in whole.items()}
             outputs += [{name: parts[name][i] for name in parts} for i in range(len(group))]

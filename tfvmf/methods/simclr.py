@@ -1,11 +1,13 @@
-"""SimCLR: two views of an image find each other among all views of the batch."""
+"""SimCLR, where views find each other in a batch, and MC-InfoNCE, where samples of them do."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import ml_collections
+
 from tfvmf.methods.base import Method, Objective, StepContext, Views, distribute, losses, tf
-from tfvmf.settings import Setting
+from tfvmf.settings import AGGREGATIONS, Setting
 
 
 class SimCLR(Method):
@@ -30,4 +32,43 @@ class SimCLR(Method):
             first_row=distribute.replica_id() * tf.shape(first[0])[0],
         )
         cosine = losses.cosine(first[2], second[2])
+        return Objective({"contrastive": contrastive}, [cosine, cosine], outputs)
+
+
+class MCInfoNCE(Method):
+    """SimCLR's loss on samples of the views' distributions: kappa is learned implicitly.
+
+    This is the paper's strongest competitor.
+    """
+
+    section: ClassVar[str] = "mc_infonce"
+    settings: ClassVar[dict[str, Setting]] = {
+        "temperature": Setting(0.5, "temperature of the softmax over samples", above=0),
+        "num_samples": Setting(64, "samples of each distribution", low=1),
+        "aggregation": Setting("mean_log", "how samples are joined", choices=AGGREGATIONS),
+    }
+    term_names: ClassVar[tuple[str, ...]] = ("contrastive",)
+    explicit: ClassVar[bool] = False
+
+    @classmethod
+    def default_concentration(cls, config: ml_collections.ConfigDict) -> float:
+        """The dimension: samples of kappa = softplus(0) are all but uniform and teach nothing."""
+        return float(config.model.dimension)
+
+    def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
+        """See `Method.objective`."""
+        outputs = self.encode(views, context)
+        mu_1, mu_2 = (view["mean_direction"] for view in outputs)
+        rows = tf.shape(mu_1)[0]
+        # Every replica draws the samples of the whole batch, from the same seed: what is sent
+        # around are the distributions, not 64 samples of each.
+        names = ("mean_direction", "concentration")
+        contrastive = losses.mc_infonce(
+            *(distribute.gather(view[name]) for view in outputs for name in names),
+            seed=context.seed,
+            **self.config.mc_infonce,
+            rows=rows,
+            first_row=distribute.replica_id() * rows,
+        )
+        cosine = losses.cosine(mu_1, mu_2)
         return Objective({"contrastive": contrastive}, [cosine, cosine], outputs)

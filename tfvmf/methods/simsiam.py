@@ -1,12 +1,13 @@
-"""SimSiam: a predictor and a stopped gradient keep two views from collapsing."""
+"""SimSiam and BYOL: a predictor, and a target that stands still or follows slowly."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import ml_collections
 
-from tfvmf.methods.base import Method, Objective, StepContext, Views, losses, models, tf
+from tfvmf.methods.base import Method, Objective, StepContext, Views, distribute, losses, models, tf
 from tfvmf.settings import Setting
 
 
@@ -69,3 +70,62 @@ class SimSiam(Method):
     def distance(self, predicted: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """What a prediction adds to the loss."""
         return 0.5 * losses.negative_cosine(predicted, target)
+
+
+class BYOL(SimSiam):
+    """Each view predicts the target network's direction of the other.
+
+        loss = mean(|p_1 - z_2|^2) + mean(|p_2 - z_1|^2)
+
+    The target's weights are a moving average of the encoder's, t <- m t + (1 - m) w, with
+    m = 1 - (1 - m_0) (cos(pi e / E) + 1) / 2 after e of E epochs. Its batch norms see its own
+    batches.
+    """
+
+    section: ClassVar[str] = "byol"
+    settings: ClassVar[dict[str, Setting]] = {
+        "momentum": Setting(0.99, "the target's momentum at first; it rises to 1", low=0, below=1),
+        # The method's paper has none, and then takes far more steps until it learns anything.
+        "output_norm": Setting(False, "batch norm at the end of the projector"),
+    }
+    follows_epochs: ClassVar[bool] = True
+
+    def build_parts(self) -> None:
+        """The predictor, and the target: a copy of the encoder without its concentration."""
+        self.build_predictor(self.config.model.hidden)
+        target = self.models["target"] = models.copy_without_concentration(self.encoder)
+        source = models.without_concentration(self.encoder)
+        target.set_weights(source.get_weights())
+        # A weight of the target, and the encoder's.
+        self._averaged = list(
+            zip(target.trainable_variables, source.trainable_variables, strict=True)
+        )
+        for variable in target.trainable_variables:  # of the optimizer; the layers stay in training
+            variable.trainable = False
+
+    @classmethod
+    def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
+        """Batch norm at the end of the projector, where the settings ask for it."""
+        return {"dimension": config.model.dimension, "output_norm": config.byol.output_norm}
+
+    def targets(
+        self, views: Views, online: list[dict[str, tf.Tensor]], context: StepContext
+    ) -> Views:
+        """What the slow copy says of each view."""
+        slow = self.encode(views, context, model=self.models["target"])
+        return [tf.stop_gradient(view["mean_direction"]) for view in slow]
+
+    def distance(self, predicted: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        """See `SimSiam.distance`."""
+        return losses.squared_distance(predicted, target)
+
+    def after_step(self, context: StepContext) -> None:
+        """Moves the target a little toward the encoder."""
+        keep = self.momentum(context.epoch)
+        for target, source in self._averaged:
+            distribute.update(target, lambda t, w: keep * t + (1.0 - keep) * w, source)
+
+    def momentum(self, epoch: tf.Tensor | float) -> tf.Tensor:
+        """Share of the target that a step keeps, from the configured one up to 1 at the end."""
+        done = tf.minimum(tf.cast(epoch, tf.float32) / self.config.epochs, 1.0)
+        return 1.0 - (1.0 - self.config.byol.momentum) * (tf.cos(math.pi * done) + 1.0) / 2.0

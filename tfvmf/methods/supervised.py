@@ -13,7 +13,6 @@ class Supervised(Method):
     """Cross entropy of a linear classifier on the backbone's features."""
 
     term_names: ClassVar[tuple[str, ...]] = ("cross_entropy",)
-    relative_cost: ClassVar[float] = 0.5  # one view
     num_views = 1
     needs_labels: ClassVar[bool] = True
     probabilistic: ClassVar[bool] = False

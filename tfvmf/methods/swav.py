@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import ml_collections
 
 from tfvmf.errors import UserError
-from tfvmf.methods.base import (
-    Method,
-    Objective,
-    StepContext,
-    ViewKind,
-    Views,
-    data,
-    distribute,
-    losses,
-    models,
-    tf,
-)
+from tfvmf.methods.base import Method, Objective, StepContext, Views, distribute, losses, models, tf
 from tfvmf.settings import Setting
 
 
@@ -68,7 +57,7 @@ class SwAV(Method):
                 f"{config.batch_size}: use 0 for no queue, or a multiple of the batch"
             )
 
-    def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:
+    def view_kinds(self, augmentation: Any) -> list[tuple[Any, int]]:
         """Two views, then local ones, then wide ones."""
         pair, *wide = super().view_kinds(augmentation)
         config = self.config.swav

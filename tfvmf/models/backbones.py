@@ -4,8 +4,8 @@ A spec names a backbone: `resnet18` and others that are built in, `applications:
 (Keras Applications), `hub:PRESET` (KerasHub), `keras:/path/model.keras`. Which pixels a network
 takes and which of its layers are the features and the levels is found by rule, or named.
 
-Nothing of a file is run as Python: `.keras` files are loaded in Keras's safe mode, and a SavedModel
-after a look at its operations (`tfvmf.models.saved_model`).
+No file is run as Python: `.keras` files are loaded in Keras's safe mode, and a SavedModel only
+after its operations were checked (`tfvmf.models.saved_model`).
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import math
 import pathlib
 import re
 import zipfile
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,44 +25,38 @@ from keras import layers
 
 from tfvmf import files
 from tfvmf.errors import UserError
+from tfvmf.models.layers import all_layers
 from tfvmf.models.saved_model import input_shape, load_saved_model
 from tfvmf.settings import BACKBONES, INPUT_RANGES, parse_backbone
 
-_OBVIOUS = ("features", "mean_direction")  # outputs that are the features unless another is named
+VECTORS = ("features", "mean_direction")  # outputs of a backbone that are not maps of levels
 _LEVEL = "level:"  # starts the names of the maps of levels
 _SHOWN = 12  # names in a message
 USUAL_SIZE = 224  # of images, where a network takes any: that of most ImageNet networks
 _TOKEN_LEVELS = 4  # depths of a transformer that are levels
 _ENDS = np.array([[[[0.0] * 3, [1.0] * 3]]], np.float32)  # an image of a black and a white pixel
 
-# ---- What everybody else uses.
-
 
 @dataclasses.dataclass(frozen=True)
 class Backbone:
     """A network that an encoder is built on.
 
-    Attributes:
-        model: From float images [B, H, W, 3] in [0, 1] to `features` [B, F], further entries for
-            the levels (maps [B, H, W, C] or tokens [B, T, C]) and, if it has one of its own,
-            `mean_direction` [B, d].
-        built_in: Whether it is one of `BACKBONES`; the next three are found in any other (`adapt`).
-        original: What was loaded, a file or a model; None for a network that is built in.
+    `model` maps float images [B, H, W, 3] in [0, 1] to `features` [B, F], one entry per level (maps
+    [B, H, W, C] or tokens [B, T, C]) and, if it has one of its own, `mean_direction` [B, d].
     """
 
     model: keras.Model
-    built_in: bool = False
+    built_in: bool = False  # one of `BACKBONES`; `adapt` finds the next three in any other
     feature_layer: str = ""
     input_range: str = ""
     level_layers: tuple[str, ...] = ()
-    original: pathlib.Path | keras.Model | None = None
+    original: pathlib.Path | keras.Model | None = None  # what was loaded, if it is not built in
 
     def describe(self, image_size: int) -> str:
         """What was chosen, in one line."""
-        levels = ",".join(self.level_layers) or "none"
         return (
             f"images {image_size}x{image_size}, pixels {self.input_range}, features "
-            f"{self.feature_layer}, levels {levels}"
+            f"{self.feature_layer}, levels {','.join(self.level_layers) or 'none'}"
         )
 
     @property
@@ -88,18 +82,16 @@ def load_backbone(
     stem: str = "cifar",
     dropout: float = 0.0,
     weights: str = "",
-    feature_layer: str = "",
-    input_range: str = "",
-    level_layers: tuple[str, ...] | None = None,
     trust_model: bool = False,
+    **choices: Any,
 ) -> Backbone:
     """Builds or loads the backbone that a spec names; `kind` says what a spec without a prefix is.
 
-    `width`, `stem` and `dropout` are for a network that is built in (`resnet.build_backbone`);
-    `feature_layer`, `input_range` and `level_layers` for any other (`adapt`). `weights` are for
-    `applications:`: `imagenet` (the default), `none` or a `.weights.h5` file; and for `hub:`:
-    `none`, or the preset's. The kind `saved_model` is the directory of a SavedModel, which is
-    loaded whatever it contains if `trust_model` is set (`load_saved_model`).
+    `width`, `stem` and `dropout` are for a network that is built in (`resnet.build_backbone`), the
+    `choices` (`feature_layer`, `input_range`, `level_layers`) for any other (`adapt`). `weights`
+    are for `applications:`: `imagenet` (the default), `none` or a `.weights.h5` file; and for
+    `hub:`: `none`, or the preset's. The kind `saved_model` is the directory of a SavedModel, which
+    is loaded whatever it contains if `trust_model` is set (`load_saved_model`).
     """
     kind, name = (kind, spec) if kind else parse_backbone(spec)
     if weights and kind not in ("applications", "hub"):
@@ -110,28 +102,17 @@ def load_backbone(
         module = importlib.import_module(BACKBONES[name])
         model = module.build_backbone(name, width=width, stem=stem, dropout=dropout)
         return Backbone(model, built_in=True)
-    path = pathlib.Path(name).expanduser()
-    original: pathlib.Path | keras.Model = path
-    if kind == "keras":
-        network, where = _load_keras(path), str(path)
-    elif kind == "saved_model":
-        network, where = _load_saved(path, trust_model=trust_model), str(path)
-    else:
-        load = _load_application if kind == "applications" else _load_hub
-        network, ends = load(name, weights)
-        if kind == "hub":  # tokens, of a transformer
-            feature_layer = feature_layer or next(iter(Graph(network, spec).outputs))
-        original, where = network, f"{kind}:{name}"
-        if ends is not None:
-            input_range = input_range or _range_of(ends, where)
-    return adapt(
-        network,
-        feature_layer=feature_layer,
-        input_range=input_range,
-        level_layers=level_layers,
-        where=where,
-        original=original,
-    )
+    if kind in ("keras", "saved_model"):
+        path = pathlib.Path(name).expanduser()
+        network = _load_keras(path) if kind == "keras" else _load_saved(path, trust_model)
+        return dataclasses.replace(adapt(network, where=str(path), **choices), original=path)
+    where = f"{kind}:{name}"
+    network, ends = (_load_application if kind == "applications" else _load_hub)(name, weights)
+    if kind == "hub" and not choices.get("feature_layer"):  # tokens, of a transformer
+        choices["feature_layer"] = next(iter(Graph(network, where).outputs))
+    if ends is not None and not choices.get("input_range"):
+        choices["input_range"] = _range_of(ends, where)
+    return adapt(network, where=where, **choices)
 
 
 def adapt(
@@ -141,7 +122,6 @@ def adapt(
     input_range: str = "",
     level_layers: tuple[str, ...] | None = None,
     where: str = "",
-    original: pathlib.Path | keras.Model | None = None,
 ) -> Backbone:
     """Makes a backbone of any Keras model or layer that maps images to features.
 
@@ -158,10 +138,6 @@ def adapt(
             sees beside the features. None: the last block of each resolution; of a transformer,
             four depths. (): none.
         where: What messages call the network.
-        original: See `Backbone`.
-
-    Raises:
-        UserError: The network takes something else than images, or has no such layer.
     """
     if not isinstance(network, keras.Model):
         images = keras.Input((None, None, 3), name="images")
@@ -169,7 +145,7 @@ def adapt(
     graph = Graph(network, where or network.name)
     ranks = (2, 3, 4) if feature_layer or graph.declared else (2, 4)
     feature_layer = feature_layer or graph.obvious_features()
-    features = graph.tensor(feature_layer, "feature_layer")
+    picked = {"features": graph.tensor(feature_layer, "feature_layer")}
     pixels = Pixels(
         graph.input.shape,
         pixel_type=graph.input.dtype,
@@ -177,36 +153,33 @@ def adapt(
         name="pixels",
     )
     if level_layers is None:
-        level_layers = graph.find_levels(features)
-    picked = {"features": features}
+        level_layers = graph.find_levels(picked["features"])
     if "mean_direction" in graph.outputs:
         picked["mean_direction"] = graph.outputs["mean_direction"]
     for name in level_layers:
-        tensor = graph.tensor(name, "level_layers")
+        tensor = picked[f"{_LEVEL}{name}"] = graph.tensor(name, "level_layers")
         if len(tensor.shape) not in (3, 4) or tensor.shape[-1] is None:
             raise UserError(
                 f"level_layers={name} has the shape {_words(tensor.shape)}: name layers with maps "
                 "[N, H, W, C] or tokens [N, T, C]"
             )
-        picked[f"{_LEVEL}{name}"] = tensor
     trunk = keras.Model(graph.input, picked, name="trunk")
     for layer in all_layers(trunk):
         if isinstance(layer, layers.BatchNormalization):
             layer.synchronized = True  # statistics of the global batch, as everywhere here
     images = keras.Input((None, None, 3), name="images")
     outputs = dict(trunk(pixels(images)))
-    for name in ("features", "mean_direction"):
-        if name in outputs:
-            outputs[name] = _vectors(outputs[name], name, graph.where, ranks)
-    for name, tokens in outputs.items():
-        if name.startswith(_LEVEL) and len(tokens.shape) == 3 and _prefix(tokens):
-            outputs[name] = layers.Cropping1D((_prefix(tokens), 0))(tokens)
+    for name, value in outputs.items():
+        if name in VECTORS:
+            outputs[name] = _vectors(value, name, graph.where, ranks)
+        elif len(value.shape) == 3 and _prefix(value):
+            outputs[name] = layers.Cropping1D((_prefix(value), 0))(value)
     return Backbone(
         keras.Model(images, outputs, name="backbone"),
         feature_layer=feature_layer,
         input_range=pixels.input_range,
         level_layers=tuple(level_layers),
-        original=original or network,
+        original=network,
     )
 
 
@@ -215,9 +188,8 @@ def freeze_stages(backbone: Backbone, count: int) -> None:
     if not count:
         return
     model = backbone.model if backbone.built_in else backbone.model.get_layer("trunk")
-    ends = [name for name in model.output if name not in _OBVIOUS]
-    if backbone.level_layers:
-        ends = [f"{_LEVEL}{name}" for name in backbone.level_layers]
+    ends = [f"{_LEVEL}{name}" for name in backbone.level_layers]
+    ends = ends or [name for name in model.output if name not in VECTORS]
     if not ends:
         raise UserError(f"freeze_stages={count}: {backbone.model.name} shows no stages")
     if count >= len(ends):
@@ -228,15 +200,11 @@ def freeze_stages(backbone: Backbone, count: int) -> None:
             operation.trainable = False
 
 
-class DeclaredInput(NamedTuple):
-    """Height and width of a network's images (None: any), and the usual pixels of their type."""
+def declared_input(spec: str, kind: str) -> tuple[int | None, str]:
+    """Reads what a network's files say of its input; nothing is built.
 
-    size: int | None
-    range: str
-
-
-def declared_input(spec: str, kind: str) -> DeclaredInput:
-    """Reads what a network takes, as far as its files say so; nothing is built."""
+    Returns the height and width of its images (None: any), and the usual pixels of their type.
+    """
     path, shape, pixel_type = pathlib.Path(spec).expanduser(), None, "float32"
     if kind == "saved_model":
         shape = input_shape(path)
@@ -248,32 +216,19 @@ def declared_input(spec: str, kind: str) -> DeclaredInput:
         shape = [None, *(config.get("config", {}).get("image_shape") or ())]
     square = shape is not None and len(shape) == 4 and shape[1] == shape[2]
     size = shape[1] if shape is not None and square else None
-    return DeclaredInput(size, "0..255" if "int" in pixel_type else "0..1")
+    return size, "0..255" if "int" in pixel_type else "0..1"
 
 
 def resources(encoder: keras.Model) -> list[tf.Variable]:
     """Variables inside an encoder that Keras does not know of: those of SavedModels."""
     saved = (layer for layer in all_layers(encoder) if isinstance(layer, SavedFunction))
-    return [variable for layer in saved for variable in layer.resources]
-
-
-def all_layers(model: keras.Model) -> list[keras.Layer]:
-    """The layers of a model, and of the models inside it."""
-    found = []
-    for layer in model.layers:
-        found += all_layers(layer) if isinstance(layer, keras.Model) else [layer]
-    return found
-
-
-# ---- What a network says of itself.
+    return [variable for layer in saved for variable in layer.function.variables]
 
 
 class Graph:
-    """The tensors of a network, by the names of outputs and layers.
+    """The tensors of a network with one input, by the names of outputs and layers.
 
-    Args:
-        model: A functional or sequential model with one input.
-        where: What messages call it.
+    `where` is what messages call it.
     """
 
     def __init__(self, model: keras.Model, where: str) -> None:
@@ -307,13 +262,13 @@ class Graph:
             return known[name]
         found = [operation for operation in self.operations if operation.name == name]
         if not found:
-            names = [op.name for op in self.operations if not isinstance(op, layers.InputLayer)]
-            names = [*self.outputs, *names, *self.declared]
             saved = any(isinstance(operation, SavedFunction) for operation in self.operations)
             more = " (a SavedModel does not show its layers)" if saved else ""
+            names = [op.name for op in self.operations if not isinstance(op, layers.InputLayer)]
+            names = [*self.outputs, *(() if saved else (*names, *self.declared))]
             raise UserError(
                 f"{setting}={name}: {self.where} has no such output or layer: it has "
-                f"{_listed(list(self.outputs) if saved else names, near=name)}{more}"
+                f"{_listed(names, near=name)}{more}"
             )
         if isinstance(found[0], keras.Model):
             problem = f"{self.where} has a whole model of this name: name a layer beside it"
@@ -333,19 +288,19 @@ class Graph:
         return [operation for operation in self.operations if operation in found]
 
     def obvious_features(self) -> str:
-        """The name of the features when nobody says which layer they are."""
+        """The name of the features when no layer is chosen."""
         names = list(self.outputs)
         if len(names) > 1:
-            names = [name for name in _OBVIOUS if name in self.outputs]
+            names = [name for name in VECTORS if name in self.outputs]
         if not names:
-            listed = _listed(list(self.outputs))
             raise UserError(
-                f"{self.where} has the outputs {listed}: choose one with feature_layer=NAME"
+                f"{self.where} has the outputs {_listed(list(self.outputs))}: choose one with "
+                "feature_layer=NAME"
             )
         operation = self._makers.get(id(self.outputs[names[0]]))
         activation = getattr(operation, "activation", None)
-        softmax = isinstance(operation, layers.Softmax)
-        if not softmax and activation is not keras.activations.softmax:
+        softmax = activation is keras.activations.softmax
+        if not softmax and not isinstance(operation, layers.Softmax):
             return names[0]
         # Probabilities of classes are no features: those are what goes into the last layer.
         shapes = layers.Flatten | layers.Reshape
@@ -363,7 +318,7 @@ class Graph:
         return operation.name
 
     def input_range(self) -> str:
-        """What the first layers were made for, or the usual range of the input's type."""
+        """The pixels that the first layers were made for, or the usual ones of the input's type."""
         for operation in self.operations:
             first = any(x is self.input for x in keras.tree.flatten(operation.input))
             if first and isinstance(operation, layers.Rescaling):
@@ -387,18 +342,16 @@ class Graph:
             before = self._makers.get(id(before.input))
         if not isinstance(conv, layers.Conv2D) or not isinstance(before, layers.InputLayer):
             return ""
-        if conv.activation is not keras.activations.linear or self.input.shape[3] != 3:
-            return ""
         mean, variance = norms[0].moving_mean.numpy(), norms[0].moving_variance.numpy() + 1e-6
-        if not mean.any():
+        linear = conv.activation is keras.activations.linear
+        if not linear or self.input.shape[3] != 3 or not mean.any():
             return ""
         distances = {}
         for name in INPUT_RANGES:
             made = conv(Pixels((None, None, None, 3), input_range=name)(_natural_images())).numpy()
-            found = made.var(axis=(0, 1, 2)) + 1e-6
             shift = np.abs(made.mean(axis=(0, 1, 2)) - mean) / np.sqrt(variance)
-            scale = np.median(np.abs(np.log(found / variance)))
-            distances[name] = scale + np.minimum(shift, 3.0).mean()
+            scale = np.abs(np.log((made.var(axis=(0, 1, 2)) + 1e-6) / variance))
+            distances[name] = np.median(scale) + np.minimum(shift, 3.0).mean()
         return min(distances, key=lambda name: distances[name])
 
     def find_levels(self, features: keras.KerasTensor) -> tuple[str, ...]:
@@ -413,19 +366,18 @@ class Graph:
             return tuple(self.declared) if not tokens else _evenly(tokens[1:] or tokens)
         size = self.input.shape[1] or USUAL_SIZE
         made = [op for op in self.ancestors(features) if isinstance(op.output, keras.KerasTensor)]
-        ignored = layers.InputLayer | layers.ZeroPadding2D
-        made = [operation for operation in made if not isinstance(operation, ignored)]
+        made = [op for op in made if not isinstance(op, layers.InputLayer | layers.ZeroPadding2D)]
         if not made or any(isinstance(operation, SavedFunction) for operation in made):
             return ()
         trial = keras.KerasTensor((1, size, size, self.input.shape[3]), dtype=self.input.dtype)
         function = keras.Function([self.input], [operation.output for operation in made])
-        shapes = [tuple(found.shape) for found in function.compute_output_spec([trial])]
         octaves: dict[int, list[tuple[str, int, bool]]] = {}
         tokens = []
-        for operation, shape in zip(made, shapes, strict=True):
+        for operation, found in zip(made, function.compute_output_spec([trial]), strict=True):
             # By name: `x + y` makes an operation of another class than the layer's.
             merges = type(operation).__name__ in ("Add", "Concatenate")
             merges = merges and len(keras.tree.flatten(operation.input)) > 1
+            shape = found.shape
             if len(shape) == 3 and merges and shape[1] > 1:
                 tokens.append(operation.name)
             if len(shape) == 4 and shape[1] > 1 and shape[3] > 3:
@@ -434,12 +386,10 @@ class Graph:
         if tokens:  # the only map is that of the patches
             return _evenly(tokens)
         levels = []
-        for octave in sorted(octaves):
-            members = octaves[octave]
-            blocks = [name for name, _, merges in members if merges]
+        for _, members in sorted(octaves.items()):
             narrowest = min(channels for _, channels, _ in members)
-            ends = blocks or [name for name, channels, _ in members if channels == narrowest]
-            levels.append(ends[-1])
+            blocks = [name for name, _, merges in members if merges]
+            levels.append((blocks or [name for name, c, _ in members if c == narrowest])[-1])
         return tuple(levels)
 
 
@@ -469,13 +419,12 @@ def _vectors(
             f"{where}: its {name} have the shape {_words(shape)}: expected vectors [N, F], maps "
             "[N, H, W, F] or tokens [N, T, F], F at least 2; choose others with feature_layer=NAME"
         )
-    if len(shape) == 4:
-        return layers.GlobalAveragePooling2D(name=f"{name}_pool", dtype="float32")(value)
+    if len(shape) == 2:
+        return layers.Activation("linear", name=f"{name}_vectors", dtype="float32")(value)
     if len(shape) == 3 and _prefix(value):
         value = layers.Cropping1D((0, shape[1] - 1), name=f"{name}_class_token")(value)
-    if len(shape) == 3:
-        return layers.GlobalAveragePooling1D(name=f"{name}_pool", dtype="float32")(value)
-    return layers.Activation("linear", name=f"{name}_vectors", dtype="float32")(value)
+    pool = layers.GlobalAveragePooling2D if len(shape) == 4 else layers.GlobalAveragePooling1D
+    return pool(name=f"{name}_pool", dtype="float32")(value)
 
 
 def _prefix(tokens: keras.KerasTensor) -> int:
@@ -493,9 +442,6 @@ def _listed(names: list[str], near: str = "") -> str:
     unique = list(dict.fromkeys([*difflib.get_close_matches(near, names), *names]))
     more = f", ... ({len(unique)} in all)" if len(unique) > _SHOWN else ""
     return ", ".join(unique[:_SHOWN]) + more if unique else "none"
-
-
-# ---- Its input.
 
 
 @keras.saving.register_keras_serializable(package="tfvmf")
@@ -554,36 +500,29 @@ class Pixels(layers.Layer):
             pixels = tf.round(pixels)
         return tf.cast(pixels, self.pixel_type)
 
-    def compute_output_spec(self, images: keras.KerasTensor) -> keras.KerasTensor:
-        """The model's input, of the images' size where it takes any."""
-        sides = [given or side for given, side in zip(self.expected, images.shape, strict=True)]
-        sides[3] = self.expected[3]
-        return keras.KerasTensor(sides, dtype=self.pixel_type)
-
     def get_config(self) -> dict[str, Any]:
         """What `from_config` needs to build the layer again."""
         own = {name: getattr(self, name) for name in ("expected", "pixel_type", "input_range")}
         return {**super().get_config(), **own}
 
 
-# ---- Where it comes from.
-
-
-def _load_keras(path: pathlib.Path) -> keras.Model:
-    """A `.keras` file."""
+def load_keras(path: pathlib.Path, advice: str = "") -> Any:
+    """A `.keras` file, loaded in safe mode; `advice` ends the message where it cannot be."""
     if not path.exists():
         raise UserError(f"{path}: there is no such file")
     if not zipfile.is_zipfile(path):
-        raise UserError(f"{path} is damaged, or no Keras file (model.save('name.keras'))")
+        raise UserError(f"{path} is damaged, or not a Keras file (model.save('name.keras'))")
     if b'"keras_hub' in _keras_config(path):
         _keras_hub(str(path))
     try:
-        model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    except Exception as error:  # whatever classes in the file raise
-        raise UserError(
-            f"{path} cannot be loaded by Keras ({_line(error)}): export the model as a SavedModel "
-            "(model.export) and give that"
-        ) from error
+        return keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:  # whatever the classes in the file raise
+        raise UserError(f"{path} cannot be loaded by Keras ({str(error)[:160]}){advice}") from error
+
+
+def _load_keras(path: pathlib.Path) -> keras.Model:
+    """A `.keras` file of a network that computes in float32."""
+    model = load_keras(path, ": export the model as a SavedModel (model.export) and give that")
     own = {layer.compute_dtype for layer in all_layers(model)} & {"float16", "bfloat16", "float64"}
     if own and isinstance(model, keras.Model):
         raise UserError(
@@ -593,7 +532,7 @@ def _load_keras(path: pathlib.Path) -> keras.Model:
     return model
 
 
-def _load_saved(path: pathlib.Path, *, trust_model: bool) -> keras.Model:
+def _load_saved(path: pathlib.Path, trust_model: bool) -> keras.Model:
     """A SavedModel: its signature `serving_default`, its only one, or its call."""
     layer = SavedFunction(path, trust_model=trust_model, name="saved_function")
     inputs = keras.Input(batch_shape=tuple(layer.spec.shape), dtype=layer.spec.dtype.name)
@@ -609,30 +548,22 @@ def _load_application(name: str, weights: str) -> tuple[keras.Model, np.ndarray 
     file = None if weights in ("none", "imagenet") else pathlib.Path(weights).expanduser()
     if file and not file.is_file():
         raise UserError(f"weights={weights}: expected none, imagenet or a .weights.h5 file")
+    build = getattr(keras.applications, name)
     try:
-        model = getattr(keras.applications, name)(
-            include_top=False, weights="imagenet" if weights == "imagenet" else None
-        )
+        model = build(include_top=False, weights="imagenet" if weights == "imagenet" else None)
         if file:
             model.load_weights(file)
     except Exception as error:  # of the network, or of a file of other weights
         url = re.search(r"https?://\S+?/([^/\s:]+)(?=[\s:]|$)", str(error))
         if url is None:
-            raise UserError(f"applications:{name}, weights={weights}: {_line(error)}") from error
+            problem = str(error)[:160]
+            raise UserError(f"applications:{name}, weights={weights}: {problem}") from error
         raise UserError(
             f"applications:{name}: its weights cannot be downloaded: put {url.group(1)} into "
             "~/.keras/models, or use weights=none or weights=/path.weights.h5"
         ) from error
-    return model, _application_module(name).preprocess_input(255.0 * _ENDS)[0, 0]
-
-
-def _application_module(name: str) -> Any:
-    """The module of a network, which knows its pixels: the one that has it, or is called so."""
-    found = {key: getattr(keras.applications, key) for key in dir(keras.applications)}
-    modules = {key: m for key, m in found.items() if hasattr(m, "preprocess_input")}
-    called = [key for key in modules if name.lower().startswith(key.replace("_", ""))]
-    having = [key for key in modules if hasattr(modules[key], name)]
-    return modules[(having or sorted(called, key=len))[-1]]
+    module = getattr(keras.applications, build.__module__.rpartition(".")[2])
+    return model, module.preprocess_input(255.0 * _ENDS)[0, 0]
 
 
 def _load_hub(preset: str, weights: str) -> tuple[keras.Model, np.ndarray | None]:
@@ -644,8 +575,8 @@ def _load_hub(preset: str, weights: str) -> tuple[keras.Model, np.ndarray | None
         model = hub.models.Backbone.from_preset(preset, load_weights=not weights)
     except Exception as error:  # of the network, or of the preset
         raise UserError(
-            f"{where} cannot be loaded ({_line(error)}): give the name of a KerasHub preset, or a "
-            "local folder that save_to_preset wrote"
+            f"{where} cannot be loaded ({str(error)[:160]}): give the name of a KerasHub preset, "
+            "or a local folder that save_to_preset wrote"
         ) from error
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
         takes = ", ".join(f"{x.name} {_words(x.shape)}" for x in model.inputs)
@@ -686,10 +617,8 @@ def _find_input(config: Any) -> dict[str, Any]:
     if isinstance(config, dict) and config.get("class_name") == "InputLayer":
         return config["config"]
     inside = config.values() if isinstance(config, dict) else config
-    for value in inside if isinstance(config, dict | list) else ():
-        if found := _find_input(value):
-            return found
-    return {}
+    found = (_find_input(value) for value in inside if isinstance(value, dict | list))
+    return next(filter(None, found), {})
 
 
 @keras.saving.register_keras_serializable(package="tfvmf")
@@ -697,15 +626,8 @@ class SavedFunction(layers.Layer):
     """A function of a SavedModel as a layer: pixels in, {name: tensor} out. Not trained.
 
     `keras.layers.TFSMLayer` keeps a second copy of every weight, which the function does not read,
-    and does not say which input the function takes.
-
-    Args:
-        path: Directory of the SavedModel; a file that holds this layer refers to it.
-        trust_model: See `load_saved_model`.
-
-    Attributes:
-        spec: The input.
-        resources: The variables that it reads, which Keras does not know of.
+    and does not say which input the function takes (here: `spec`). A file that holds this layer
+    refers to the directory `path`. `trust_model`: see `load_saved_model`.
     """
 
     def __init__(
@@ -714,8 +636,8 @@ class SavedFunction(layers.Layer):
         super().__init__(**{"dtype": "float32", **options, "trainable": False})
         self._saved_path = str(path)
         self._loaded = load_saved_model(path, trust_model=trust_model)  # keeps variables alive
-        self._function = _function(self._loaded, path)
-        leaves = tf.nest.flatten(self._function.structured_input_signature)
+        self.function = _function(self._loaded, path)
+        leaves = tf.nest.flatten(self.function.structured_input_signature)
         specs = [leaf for leaf in leaves if isinstance(leaf, tf.TensorSpec)]
         if len(specs) != 1 or specs[0].shape.rank != 4:
             raise UserError(
@@ -724,18 +646,13 @@ class SavedFunction(layers.Layer):
             )
         self.spec: tf.TensorSpec = specs[0]
 
-    @property
-    def resources(self) -> list[tf.Variable]:
-        """The variables that the function reads."""
-        return list(self._function.variables)
-
     def call(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
         """All outputs of the function, by name."""
         args, keywords = tf.nest.map_structure(
             lambda leaf: pixels if isinstance(leaf, tf.TensorSpec) else leaf,
-            self._function.structured_input_signature,
+            self.function.structured_input_signature,
         )
-        outputs = self._function(*args, **keywords)
+        outputs = self.function(*args, **keywords)
         if isinstance(outputs, dict):
             return outputs
         flat = tf.nest.flatten(outputs)
@@ -763,8 +680,3 @@ def _function(loaded: Any, path: str | pathlib.Path) -> Any:
         f"{path} has neither the signature serving_default nor a call: it has "
         f"{_listed(list(signatures))}"
     )
-
-
-def _line(error: Exception) -> str:
-    """The first sentence of an error that was written for programmers."""
-    return " ".join(str(error).split())[:160]

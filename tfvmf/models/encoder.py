@@ -9,7 +9,7 @@ from keras import layers
 
 from tfvmf import distribute
 from tfvmf.errors import UserError
-from tfvmf.models.backbones import Backbone, adapt, load_backbone
+from tfvmf.models.backbones import VECTORS, Backbone, adapt, load_backbone
 from tfvmf.models.layers import BatchNorm, Dropout
 from tfvmf.pixels import check_pixels
 from tfvmf.settings import LEVELS
@@ -25,9 +25,7 @@ class Encoder(keras.Model):
     values are known, which is outside of `tf.function` and costs graphs nothing.
     """
 
-    def call(
-        self, inputs: Any, training: bool | None = None, mask: Any = None
-    ) -> dict[str, tf.Tensor]:
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> dict[str, tf.Tensor]:
         """Images [B, H, W, 3], uint8 or float in [0, 1], to a dictionary of outputs."""
         if tf.executing_eagerly() and not isinstance(inputs, keras.KerasTensor):
             check_pixels(inputs)
@@ -61,11 +59,10 @@ def build_encoder(
         dimension: Length d of the mean direction. None: no direction head, the mean direction is
             the backbone's own or its normalized features (for encoders trained with labels).
         hidden: Width of the hidden layers of both heads.
-        hidden_layers: Layers of the direction head, see `build_direction_head`.
-        output_norm: Batch norm at the end of the direction head, see there.
+        hidden_layers: Hidden layers of the direction head (`build_direction_head`).
+        output_norm: Batch norm at the end of the direction head, likewise.
         dropout: Probability of dropping a unit in a named backbone and in the heads (`Dropout`).
-        concentration: Whether there is a concentration head. Without one, `concentration` is 1
-            for every image: the encoder has no opinion, and its outputs keep their names.
+        concentration: Whether there is a concentration head; without one, `concentration` is 1.
         initial_concentration: Scale of kappa, see `build_concentration_head`.
         concentration_levels: What the concentration head sees: the `last` features, as in the
             paper, or pooled means and deviations of `all` levels of the backbone (`Levels`).
@@ -103,14 +100,14 @@ def build_encoder(
             dropout=dropout,
         )(features)
     if concentration:
-        maps = {key: x for key, x in outputs.items() if key not in ("features", "mean_direction")}
         head_inputs, everything = features, concentration_levels == "all"
-        if everything and not maps:
-            raise UserError(
-                "concentration levels=all: the backbone shows no maps: name layers with "
-                "level_layers=a,b,c, or use levels=last"
-            )
         if everything:
+            maps = {key: x for key, x in outputs.items() if key not in VECTORS}
+            if not maps:
+                raise UserError(
+                    "concentration levels=all: the backbone shows no maps: name layers with "
+                    "level_layers=a,b,c, or use levels=last"
+                )
             head_inputs = Levels(name="levels", dtype="float32")(maps)
         kappa = build_concentration_head(
             head_inputs.shape[-1],
@@ -130,7 +127,7 @@ def build_encoder(
 def with_projection(encoder: keras.Model) -> keras.Model:
     """The same encoder, sharing all weights, with the unnormalized `projection` [B, d] beside.
 
-    What a predictor is trained on (SimSiam, BYOL): mean_direction = projection / |projection|.
+    A predictor (SimSiam, BYOL) is trained on it: mean_direction = projection / |projection|.
     """
     head = encoder.get_layer("direction_head")
     divided = head.get_layer("mean_direction")
@@ -159,7 +156,7 @@ def with_levels(encoder: keras.Model) -> keras.Model:
         return keras.Model(encoder.input, outputs, name=encoder.name)
     networks = [layer for layer in encoder.layers if isinstance(layer, keras.Model)]
     network = next((layer for layer in networks if isinstance(layer.output, dict)), None)
-    if network is None or set(network.output) <= {"features", "mean_direction"}:
+    if network is None or set(network.output) <= set(VECTORS):
         return encoder
     # The maps belong to the backbone's own graph: the few layers after it are called again.
     maps = dict(network(encoder.input))
@@ -204,10 +201,6 @@ class ConstantConcentration(layers.Layer):
         """Returns one for each row."""
         return keras.ops.ones_like(inputs[:, 0], dtype="float32")
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None]:
-        """One number per row."""
-        return (input_shape[0],)
-
 
 def build_direction_head(
     features: int,
@@ -217,7 +210,6 @@ def build_direction_head(
     hidden_layers: int = 1,
     output_norm: bool = False,
     dropout: float = 0.0,
-    name: str = "direction_head",
 ) -> keras.Model:
     """Builds features [B, features] -> mean direction mu [B, dimension], |mu| = 1.
 
@@ -228,18 +220,15 @@ def build_direction_head(
     scale and offset. `dropout` is the probability of dropping a hidden unit.
     """
     inputs = keras.Input((features,), name="features")
-    x = inputs
-    for layer in range(1, hidden_layers):
-        x = _hidden(x, hidden, f"hidden_{layer}", f"norm_{layer}", f"relu_{layer}")
-    x = _hidden(x, hidden, "hidden", "norm", "relu")
+    x = _hidden(inputs, hidden, count=hidden_layers)
     if dropout:
-        x = Dropout(dropout, dtype="float32", name=f"{name}_dropout")(x)
+        x = Dropout(dropout, dtype="float32", name="direction_head_dropout")(x)
     bias = not output_norm  # which would take it out again
     x = layers.Dense(dimension, use_bias=bias, dtype="float32", name="output")(x)
     if output_norm:
         x = BatchNorm(affine=False, dtype="float32", name="output_norm")(x)
     outputs = layers.UnitNormalization(name="mean_direction", dtype="float32")(x)
-    return keras.Model(inputs, outputs, name=name)
+    return keras.Model(inputs, outputs, name="direction_head")
 
 
 def build_concentration_head(
@@ -249,7 +238,6 @@ def build_concentration_head(
     initial: float = math.log(2.0),
     dropout: float = 0.0,
     input_norm: bool = False,
-    name: str = "concentration_head",
 ) -> keras.Model:
     """Builds features [B, features] -> concentration kappa [B], kappa = s softplus(v) >= 0.
 
@@ -259,40 +247,39 @@ def build_concentration_head(
     """
     if initial <= 0.0:
         raise ValueError(f"initial must be positive, not {initial}")
-    inputs = keras.Input((features,), name="features")
-    x = inputs
+    x = inputs = keras.Input((features,), name="features")
     if input_norm:
         x = BatchNorm(affine=False, dtype="float32", name="input_norm")(x)
-    x = _hidden(x, hidden, "hidden", "norm", "relu")
+    x = _hidden(x, hidden)
     if dropout:
-        x = Dropout(dropout, dtype="float32", name=f"{name}_dropout")(x)
+        x = Dropout(dropout, dtype="float32", name="concentration_head_dropout")(x)
     x = layers.Dense(1, dtype="float32", name="output")(x)
     x = layers.Activation("softplus", name="softplus", dtype="float32")(x)
     x = layers.Rescaling(initial / math.log(2.0), name="scale", dtype="float32")(x)
     outputs = layers.Reshape((), name="concentration", dtype="float32")(x)
-    return keras.Model(inputs, outputs, name=name)
+    return keras.Model(inputs, outputs, name="concentration_head")
 
 
-def build_predictor(dimension: int, *, hidden: int, name: str = "predictor") -> keras.Model:
+def build_predictor(dimension: int, *, hidden: int) -> keras.Model:
     """Builds projection [B, dimension] -> direction [B, dimension] that it predicts, |.| = 1.
 
     Linear without bias, batch norm, ReLU, linear, as in SimSiam (where `hidden` is a bottleneck)
     and BYOL.
     """
     inputs = keras.Input((dimension,), name="projection")
-    x = _hidden(inputs, hidden, "hidden", "norm", "relu")
+    x = _hidden(inputs, hidden)
     x = layers.Dense(dimension, dtype="float32", name="output")(x)
     outputs = layers.UnitNormalization(name="prediction", dtype="float32")(x)
-    return keras.Model(inputs, outputs, name=name)
+    return keras.Model(inputs, outputs, name="predictor")
 
 
-def _hidden(
-    x: keras.KerasTensor, units: int, linear: str, norm: str, relu: str
-) -> keras.KerasTensor:
-    """Linear without bias, batch norm, ReLU; in float32 under any precision."""
-    x = layers.Dense(units, use_bias=False, dtype="float32", name=linear)(x)
-    x = BatchNorm(dtype="float32", name=norm)(x)
-    return layers.ReLU(dtype="float32", name=relu)(x)
+def _hidden(x: keras.KerasTensor, units: int, count: int = 1) -> keras.KerasTensor:
+    """`count` times linear without bias, batch norm, ReLU; in float32 under any precision."""
+    for suffix in [*(f"_{number}" for number in range(1, count)), ""]:
+        x = layers.Dense(units, use_bias=False, dtype="float32", name=f"hidden{suffix}")(x)
+        x = BatchNorm(dtype="float32", name=f"norm{suffix}")(x)
+        x = layers.ReLU(dtype="float32", name=f"relu{suffix}")(x)
+    return x
 
 
 @keras.saving.register_keras_serializable(package="tfvmf")
@@ -312,23 +299,12 @@ class Levels(keras.layers.Layer):
             parts += [mean, tf.sqrt(variance + 1e-6)]
         return tf.concat(parts, axis=1)
 
-    def compute_output_shape(
-        self, input_shape: dict[str, tuple[int | None, ...]]
-    ) -> tuple[int | None, int]:
-        """One vector per row."""
-        shapes = list(input_shape.values())
-        return (shapes[0][0], 2 * sum(shape[-1] or 0 for shape in shapes))
-
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class Prototypes(keras.layers.Layer):
     """Directions [B, d] -> cosines [B, count] with learned unit vectors.
 
-    Args:
-        count: Number of prototypes K.
-        queue_length: How many directions of past batches are kept for each of two views; 0 for
-            no queue.
-        **kwargs: As of every Keras layer.
+    `queue_length` directions of past batches are kept for each of two views; 0 for no queue.
     """
 
     def __init__(self, count: int, *, queue_length: int = 0, **kwargs: Any) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -24,13 +24,8 @@ class BatchNorm(keras.layers.Layer):
     composed of elementary operations; the fused kernel makes a whole ResNet-18 (width 16) train
     step 1.3 to 1.8 times as fast on 2 CPU cores.
 
-    The moving statistics follow PyTorch's convention (unbiased variance, `momentum` = 1 - 0.1).
-
-    Args:
-        momentum: Share of the old moving statistics that each training step keeps.
-        epsilon: Added to the variance.
-        affine: Whether gamma and beta are learned; they stay 1 and 0 otherwise.
-        **kwargs: As of every Keras layer (`name`, `dtype`).
+    A training step keeps the share `momentum` of the moving statistics, which follow PyTorch's
+    convention (unbiased variance). Unless `affine`, gamma and beta stay 1 and 0.
     """
 
     def __init__(
@@ -40,7 +35,7 @@ class BatchNorm(keras.layers.Layer):
         self.momentum, self.epsilon, self.affine = momentum, epsilon, affine
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Creates scale, offset and the moving statistics, one of each a channel."""
+        """Creates scale, offset and the moving statistics, one of each per channel."""
         # Statistics and scale stay in float32 whatever the compute type: the kernel needs it.
         shape = (input_shape[-1],)
         add = functools.partial(self.add_weight, shape=shape, dtype="float32", autocast=False)
@@ -106,13 +101,8 @@ class BatchNorm(keras.layers.Layer):
 
 @tf.custom_gradient
 def _normalize(
-    x: tf.Tensor,
-    gamma: tf.Tensor,
-    beta: tf.Tensor,
-    mean: tf.Tensor,
-    scale: tf.Tensor,
-    count: tf.Tensor,
-) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor | None, ...]]]:
+    x: Any, gamma: tf.Tensor, beta: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor, count: tf.Tensor
+) -> Any:
     """Returns gamma * (x - mean) * scale + beta, with mean and scale of all replicas' x.
 
     With z = (x - mean) * scale and averages E over the `count` rows of the whole batch, the
@@ -135,10 +125,8 @@ def _normalize(
 
 
 # Measured on 2 cores with AVX2, forward and backward, direct and by Winograd's method:
-# [512, 4, 4, 128] 67 and 26 ms, [512, 8, 8, 64] 69 and 38, [64, 16, 16, 128] 101 and 49,
-# [64, 8, 8, 256] 122 and 46, [64, 4, 4, 512] 132 and 53. With fewer channels or on larger maps the
-# ways to the points and back cost what the products save: [512, 16, 16, 32] 68 and 85,
-# [64, 32, 32, 64] 135 and 126.
+# [512, 4, 4, 128] 67 and 26 ms, [512, 8, 8, 64] 69 and 38, [64, 16, 16, 128] 101 and 49. With fewer
+# channels or on larger maps the ways to the points and back cost what the products save.
 _CHANNELS = 64
 _SIDE = 16
 
@@ -188,9 +176,8 @@ def winograd(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     Four outputs in a row of a filter of three are a product of polynomials of degrees 3 and 2,
     which is known from its values at six points: y = A' [(G g) * (B' d)] with six multiplications
     instead of twelve, and in two dimensions 36 instead of 144. The values of all tiles at one
-    point, over all channels, are one matrix product, and so are the input and output transforms.
-    TensorFlow derives the gradients, which are products of the same kind and save as much. H and W
-    must be known when the graph is made.
+    point, over all channels, are one matrix product, and so are the input and output transforms. H
+    and W must be known when the graph is made.
 
     Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016.
     """
@@ -258,9 +245,8 @@ def dropout_masks(seeds: tf.Tensor | None) -> Iterator[None]:
     It says nothing of `training`: with `training=False`, batch norm keeps its moving statistics
     and a pass is one draw of Monte Carlo dropout.
 
-    Args:
-        seeds: int32 [B, 2], one a row of the batch (`counter_random.example_seeds`). Rows with
-            the same seed drop the same units. None: nothing is dropped inside.
+    `seeds` are int32 [B, 2], one per row of the batch (`counter_random.example_seeds`); rows with
+    the same seed drop the same units. None: nothing is dropped inside.
     """
     before = getattr(_active, "seeds", _UNSET)
     _active.seeds = seeds
@@ -277,11 +263,8 @@ class Dropout(keras.layers.Layer):
     Of a feature map [B, H, W, C] whole channels are dropped: neighboring pixels say the same.
     Inside of `dropout_masks` masks are a function of the seeds and of the layer's name, so N
     replicas and a resumed run drop what one uninterrupted device would. Elsewhere the layer drops
-    under `training=True`, as Keras's does, by TensorFlow's random numbers.
-
-    Args:
-        rate: Probability of dropping a unit, in [0, 1).
-        **kwargs: As of every Keras layer; the name must be unique in its model.
+    under `training=True`, as Keras's does, by TensorFlow's random numbers. Its name must be unique
+    in its model.
     """
 
     def __init__(self, rate: float, **kwargs: Any) -> None:
@@ -307,18 +290,19 @@ class Dropout(keras.layers.Layer):
             mask = mask[:, None, None, :]
         return inputs * mask
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """The shape of the input."""
-        return input_shape
-
     def get_config(self) -> dict[str, Any]:
         """What `from_config` needs to build the layer again."""
         return {**super().get_config(), "rate": self.rate}
 
 
+def all_layers(model: keras.Model) -> list[keras.Layer]:
+    """The layers of a model, and of the models inside it."""
+    found = []
+    for layer in model.layers:
+        found += all_layers(layer) if isinstance(layer, keras.Model) else [layer]
+    return found
+
+
 def has_dropout(model: keras.Model) -> bool:
     """Whether a layer of the model, or of a model inside it, drops units."""
-    return any(
-        has_dropout(layer) if isinstance(layer, keras.Model) else isinstance(layer, Dropout)
-        for layer in model.layers
-    )
+    return any(isinstance(layer, Dropout) for layer in all_layers(model))

@@ -1,6 +1,4 @@
-"""ResNet-10, 18, 34 and 50 as Keras models that show every level of the network."""
-
-import dataclasses
+"""Networks that show every level: ResNet-10, 18, 34 and 50, and a shallow one for CPUs."""
 
 import keras
 from keras import layers
@@ -8,65 +6,69 @@ from keras import layers
 from tfvmf.models.layers import BatchNorm, Convolution, Dropout
 from tfvmf.settings import STEMS
 
-
-@dataclasses.dataclass(frozen=True)
-class Architecture:
-    """How many blocks each of the four stages has, of which kind, and what they cost."""
-
-    blocks: tuple[int, int, int, int]
-    bottleneck: bool  # 1x1, 3x3 and 1x1 convolutions; otherwise two of 3x3
-    relative_cost: float  # multiplications on an image of 32x32 pixels, relative to ResNet-18
-
-    @property
-    def expansion(self) -> int:
-        """Channels that a block puts out, as a multiple of its stage's width."""
-        return 4 if self.bottleneck else 1
-
-
+# Blocks of each of the four stages, and whether they are bottlenecks: 1x1, 3x3 and 1x1
+# convolutions, of which the last has 4 times the channels. Otherwise a block is two of 3x3.
 ARCHITECTURES = {
-    "resnet10": Architecture((1, 1, 1, 1), bottleneck=False, relative_cost=0.46),
-    "resnet18": Architecture((2, 2, 2, 2), bottleneck=False, relative_cost=1.0),
-    "resnet34": Architecture((3, 4, 6, 3), bottleneck=False, relative_cost=2.1),
-    "resnet50": Architecture((3, 4, 6, 3), bottleneck=True, relative_cost=2.3),
+    "resnet10": ((1, 1, 1, 1), False),
+    "resnet18": ((2, 2, 2, 2), False),
+    "resnet34": ((3, 4, 6, 3), False),
+    "resnet50": ((3, 4, 6, 3), True),
 }
+# Channels of `convnet8` after the stem, as multiples of the width. Winograd's method makes a 3x3
+# convolution of many channels on small maps cheap (`layers.Convolution`), so most are there.
+_CONVNET8 = (2, 8, 16)
 
 
 def build_backbone(
     name: str = "resnet18", *, width: int = 64, stem: str = "cifar", dropout: float = 0.0
 ) -> keras.Model:
-    """Builds a ResNet without its classifier.
+    """Builds a network without its classifier.
+
+    `convnet8` has the stem as its first stage; each of three others is: 3x3 convolution,
+    max-pooling of 2x2, batch norm, ReLU, 3x3 convolution, batch norm, ReLU. It has no shortcuts:
+    they brought nothing at this depth.
 
     Args:
-        name: `resnet10`, `resnet18`, `resnet34` or `resnet50`.
-        width: Channels of the first stage; each later stage has twice as many. 64 is the
-            original, 16 a sixteenth of the work.
+        name: `resnet10`, `resnet18`, `resnet34`, `resnet50` or `convnet8`.
+        width: Channels of the first stage; each later stage has twice as many (2, 8 and 16 times
+            as many in `convnet8`). 64 is the original ResNet, 16 a sixteenth of the work.
         stem: `cifar` for small images (3x3 convolution, no pooling, as in the paper) or
             `imagenet` (7x7 convolution of stride 2 and max-pooling).
-        dropout: Probability of dropping a channel before the last convolution of each block
-            (`Dropout`); 0 for no such layers.
+        dropout: Probability of dropping a channel before the last convolution of each block or, in
+            `convnet8`, stage (`Dropout`); 0 for no such layers.
 
     Returns:
         A model from float images [B, H, W, 3] with values in [0, 1] to a dictionary: the feature
         maps `stage1` ... `stage4` and `features` [B, F], the last map averaged over space
-        (F = 8 width, times 4 for ResNet-50).
+        (F = 8 width, times 4 for ResNet-50; 16 width for `convnet8`).
     """
-    if name not in ARCHITECTURES:
-        raise ValueError(f"backbone {name!r} is unknown: use one of {', '.join(ARCHITECTURES)}")
-    architecture = ARCHITECTURES[name]
-    images, x = build_stem(width, stem)
+    if name not in (*ARCHITECTURES, "convnet8"):
+        known = ", ".join([*ARCHITECTURES, "convnet8"])
+        raise ValueError(f"backbone {name!r} is unknown: use one of {known}")
+    images, x = _stem(width, stem)
     outputs = {}
-    for stage, blocks in enumerate(architecture.blocks, start=1):
-        channels = width * 2 ** (stage - 1)
-        for block in range(blocks):
-            stride = 2 if stage > 1 and block == 0 else 1
-            name_of_block = f"stage{stage}_block{block + 1}"
-            x = _block(x, channels, stride, architecture, name_of_block, dropout)
-        outputs[f"stage{stage}"] = x
+    if name == "convnet8":
+        outputs["stage1"] = x
+        for stage, multiple in enumerate(_CONVNET8, start=2):
+            x = _conv_norm(x, multiple * width, 3, 1, f"stage{stage}_1", pool=2)
+            x = layers.ReLU(name=f"stage{stage}_1_relu")(x)
+            if dropout:
+                x = Dropout(dropout, name=f"stage{stage}_dropout")(x)
+            x = _conv_norm(x, multiple * width, 3, 1, f"stage{stage}_2")
+            x = outputs[f"stage{stage}"] = layers.ReLU(name=f"stage{stage}_relu")(x)
+    else:
+        counts, bottleneck = ARCHITECTURES[name]
+        for stage, blocks in enumerate(counts, start=1):
+            for block in range(1, blocks + 1):
+                stride = 2 if stage > 1 and block == 1 else 1
+                channels, place = width * 2 ** (stage - 1), f"stage{stage}_block{block}"
+                x = _block(x, channels, stride, bottleneck, place, dropout)
+            outputs[f"stage{stage}"] = x
     outputs["features"] = layers.GlobalAveragePooling2D(name="pool", dtype="float32")(x)
     return keras.Model(images, outputs, name=name)
 
 
-def build_stem(width: int, stem: str) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+def _stem(width: int, stem: str) -> tuple[keras.KerasTensor, keras.KerasTensor]:
     """The input of a backbone and its first `width` feature maps; see `build_backbone`."""
     if stem not in STEMS:
         raise ValueError(f"stem {stem!r} is unknown: use one of {', '.join(STEMS)}")
@@ -77,13 +79,13 @@ def build_stem(width: int, stem: str) -> tuple[keras.KerasTensor, keras.KerasTen
     # constants redundant, and a served model needs none.
     x = layers.Rescaling(4.0, offset=-2.0, name="rescale")(images)
     kernel, stride = (3, 1) if stem == "cifar" else (7, 2)
-    x = layers.ReLU(name="stem_relu")(conv_norm(x, width, kernel, stride, "stem"))
+    x = layers.ReLU(name="stem_relu")(_conv_norm(x, width, kernel, stride, "stem"))
     if stem == "imagenet":
         x = layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(x)
     return images, x
 
 
-def conv_norm(
+def _conv_norm(
     x: keras.KerasTensor, channels: int, kernel: int, stride: int, name: str, *, pool: int = 1
 ) -> keras.KerasTensor:
     """Convolution without bias, the greatest of each `pool` x `pool` values, batch norm."""
@@ -102,21 +104,14 @@ def conv_norm(
 
 
 def _block(
-    x: keras.KerasTensor,
-    channels: int,
-    stride: int,
-    architecture: Architecture,
-    name: str,
-    dropout: float,
+    x: keras.KerasTensor, channels: int, stride: int, bottleneck: bool, name: str, dropout: float
 ) -> keras.KerasTensor:
     """A residual block: relu(shortcut(x) + convolutions(x))."""
-    outputs = channels * architecture.expansion
+    outputs = channels * 4 if bottleneck else channels
     # (kernel, stride, channels); a bottleneck strides in its 3x3 convolution.
-    plan = (
-        [(1, 1, channels), (3, stride, channels), (1, 1, outputs)]
-        if architecture.bottleneck
-        else [(3, stride, channels), (3, 1, outputs)]
-    )
+    plan = [(3, stride, channels), (3, 1, outputs)]
+    if bottleneck:
+        plan = [(1, 1, channels), (3, stride, channels), (1, 1, outputs)]
     shortcut = x
     if stride != 1 or x.shape[-1] != outputs:
         if stride != 1:
@@ -124,11 +119,11 @@ def _block(
             # one, oneDNN's AVX2 kernel for the filter's gradient has a race where channels are
             # few: 11 of 60 gradients of [698, 8, 8, 2] -> [698, 4, 4, 4] were wrong, by up to 37 %.
             shortcut = layers.AveragePooling2D(1, stride, padding="same", name=f"{name}_skip")(x)
-        shortcut = conv_norm(shortcut, outputs, 1, 1, f"{name}_shortcut")
+        shortcut = _conv_norm(shortcut, outputs, 1, 1, f"{name}_shortcut")
     for position, (kernel, step, filters) in enumerate(plan, start=1):
         if dropout and position == len(plan):
             x = Dropout(dropout, name=f"{name}_dropout")(x)
-        x = conv_norm(x, filters, kernel, step, f"{name}_{position}")
+        x = _conv_norm(x, filters, kernel, step, f"{name}_{position}")
         if position < len(plan):
             x = layers.ReLU(name=f"{name}_{position}_relu")(x)
     return layers.ReLU(name=f"{name}_relu")(layers.Add(name=f"{name}_add")([shortcut, x]))

@@ -24,14 +24,9 @@ _CHECKPOINT_OPS = frozenset(["MergeV2Checkpoints", "RestoreV2", "SaveV2", "Shard
 
 
 def load_saved_model(path: str | os.PathLike[str], *, trust_model: bool = False) -> Any:
-    """`tf.saved_model.load`, for models of anybody.
+    """`tf.saved_model.load`; UserError if the model contains operations that are not allowed.
 
-    Args:
-        path: Directory of the SavedModel.
-        trust_model: Load it whatever it contains: it may do all that this process may do.
-
-    Raises:
-        UserError: It cannot be loaded, or contains operations that are not allowed.
+    With `trust_model` it is loaded whatever it contains: it may do all that this process may do.
     """
     refused = [] if trust_model else sorted(refused_ops(path))
     if refused:
@@ -45,8 +40,7 @@ def load_saved_model(path: str | os.PathLike[str], *, trust_model: bool = False)
         with literal(path) as place:
             return tf.saved_model.load(place)
     except Exception as error:  # whatever an unknown graph raises
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{path} cannot be loaded as a SavedModel: {reason}") from error
+        raise UserError(f"{path} cannot be loaded as a SavedModel: {str(error)[:160]}") from error
 
 
 def input_shape(path: str | os.PathLike[str]) -> list[int | None] | None:
@@ -74,11 +68,10 @@ def refused_ops(path: str | os.PathLike[str]) -> set[str]:
     """Names of the operations of a SavedModel that are not allowed. Nothing is executed."""
     model = _read(path)
     # Otherwise TensorFlow 1's loader is used, which runs nodes of the graph itself.
-    runs_functions = len(model.meta_graphs) == 1 and model.meta_graphs[0].HasField(
-        "object_graph_def"
-    )
+    single = len(model.meta_graphs) == 1
     found: set[str] = set()
     for graph in model.meta_graphs:
+        runs_functions = single and graph.HasField("object_graph_def")
         savers = _uncalled_savers(graph) if runs_functions else set()
         found |= {node.op for node in graph.graph_def.node}
         for function in graph.graph_def.library.function:
@@ -106,7 +99,5 @@ def _uncalled_savers(graph: meta_graph_pb2.MetaGraphDef) -> set[str]:
             savers.add(function.signature.name)
         else:
             others.append(function)
-    if not savers:
-        return savers
     texts = [message.SerializeToString() for message in others]
     return {name for name in savers if not any(name.encode() in text for text in texts)}

@@ -223,7 +223,7 @@ def fit_config(
     else:
         usual = backbones.USUAL_SIZE if config is None else settings.data.image_size
         if kind != "run" and "data.image_size" not in changes:
-            own = backbones.declared_input(model, kind).size
+            own = backbones.declared_input(model, kind)[0]
             settings.data.image_size = own or usual
         _complete_model(settings, changes)
     return settings

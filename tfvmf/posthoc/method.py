@@ -130,7 +130,7 @@ class FitKappa(Method):
         if not config.model.level_layers:  # a run from before there were rules
             config.model.level_layers = "none"
             if kind == "keras" and not config.model.input_range:
-                config.model.input_range = backbones.declared_input(str(path), kind).range
+                config.model.input_range = backbones.declared_input(str(path), kind)[1]
 
     @property
     def encoder(self) -> keras.Model:

@@ -3,6 +3,7 @@
 An ONNX file is loaded without TensorFlow, so what writes exports loads when first used.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from tfvmf.serving.loader import EmbeddingModel, load, read_card, shipped_models
@@ -11,19 +12,12 @@ if TYPE_CHECKING:
     from tfvmf.serving.export import calibration_data, export_model, oldest_server
 
 __all__ = [
-    "EmbeddingModel",
-    "calibration_data",
-    "export_model",
-    "load",
-    "oldest_server",
-    "read_card",
+    "EmbeddingModel", "calibration_data", "export_model", "load", "oldest_server", "read_card",
     "shipped_models",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in ("calibration_data", "export_model", "oldest_server"):
-        from tfvmf.serving import export
-
-        return getattr(export, name)
+        return getattr(importlib.import_module("tfvmf.serving.export"), name)
     raise AttributeError(f"module 'tfvmf.serving' has no attribute {name!r}")

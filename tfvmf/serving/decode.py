@@ -35,15 +35,10 @@ _SUPPORT = 2.0  # pixels, on the coarser side, to which a cubic reaches
 
 
 def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
-    """Decodes a batch of files.
+    """Decodes strings [N], each a whole JPEG or PNG file, to float32 [N, size, size, 3].
 
-    Args:
-        contents: string [N], each a whole JPEG or PNG file.
-        size: height and width to return.
-
-    Returns:
-        float32 [N, size, size, 3], whole numbers from 0 to 255. The graph fails with
-        INVALID_ARGUMENT, and the position of the first such image, when one cannot be decoded.
+    Values are whole numbers from 0 to 255. The graph fails with INVALID_ARGUMENT, and the position
+    of the first such image, when one cannot be decoded.
     """
     count = tf.size(contents, out_type=tf.int64)
     # The last element is no image: a data set of which nothing is left cannot be batched.
@@ -54,7 +49,10 @@ def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
         num_parallel_calls=tf.data.AUTOTUNE,
     )
     dataset = dataset.ignore_errors().concatenate(end).batch(count + 1)
-    positions, faults, images = dataset.with_options(_plain()).get_single_element()
+    options = tf.data.Options()  # no rewriting, no tuning: both would be done for each request
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    positions, faults, images = dataset.with_options(options).get_single_element()
 
     faults = tf.tensor_scatter_nd_update(
         tf.fill([count + 1], _BROKEN), positions[:, None], faults, name="faults"
@@ -65,14 +63,6 @@ def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
     check = tf.debugging.Assert(tf.reduce_all(faults == _FINE), [message])
     with tf.control_dependencies([check]):
         return tf.ensure_shape(images[:-1], [None, size, size, 3])
-
-
-def _plain() -> tf.data.Options:
-    """No graph rewriting and no tuning: both would be done again for each request."""
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.experimental_optimization.apply_default_optimizations = False
-    return options
 
 
 def _decode_one(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -195,12 +185,8 @@ def _read_orientation(block: tf.Tensor) -> tf.Tensor:
 def fit(images: tf.Tensor, size: int) -> tf.Tensor:
     """Short side to `size`, then center crop: `tfvmf.data.images` for a whole batch.
 
-    Args:
-        images: uint8 [N, H, W, 3]; H and W at least 1.
-        size: height and width to return.
-
-    Returns:
-        float32 [N, size, size, 3], whole numbers from 0 to 255: as Pillow, rounded after each side.
+    uint8 [N, H, W, 3], H and W at least 1 -> float32 [N, size, size, 3], whole numbers from 0 to
+    255: as Pillow, rounded after each side.
     """
     there = tf.reduce_all(tf.shape(images)[1:3] == size)
     pixels = tf.cond(there, lambda: tf.cast(images, tf.float32), lambda: _resized(images, size))
@@ -218,9 +204,7 @@ def _resized(images: tf.Tensor, size: int) -> tf.Tensor:
     return tf.reshape(pixels, [count, size, size, 3])
 
 
-def _window(
-    images: tf.Tensor, axis: int, side: tf.Tensor, size: int
-) -> tuple[tf.Tensor, tf.Tensor]:
+def _window(images: tf.Tensor, axis: int, side: tf.Tensor, size: int) -> list[tf.Tensor]:
     """Cuts `axis` to what the center square's cubics reach; returns that and its matrix."""
     length = tf.shape(images)[axis]
     scale = tf.cast(side, tf.float32) / size
@@ -232,16 +216,12 @@ def _window(
 
     centers = first + (tf.range(size, dtype=tf.float32) + 0.5) * scale
     inputs = tf.cast(tf.range(start, stop), tf.float32) + 0.5
-    distance = tf.abs(inputs[None, :] - centers[:, None]) / tf.maximum(scale, 1.0)
-    weights = _cubic(distance)
-    return window, weights / tf.reduce_sum(weights, axis=1, keepdims=True)
-
-
-def _cubic(x: tf.Tensor) -> tf.Tensor:
-    """Keys' cubic with a = -1/2 of distances x >= 0: 1 at 0, and 0 at 1 and from 2 on."""
+    x = tf.abs(inputs[None, :] - centers[:, None]) / tf.maximum(scale, 1.0)
+    # Keys' cubic with a = -1/2: 1 at 0, and 0 at 1 and from 2 on.
     near = (1.5 * x - 2.5) * x * x + 1.0
     far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
-    return tf.where(x < 1.0, near, tf.where(x < 2.0, far, tf.zeros_like(x)))
+    weights = tf.where(x < 1.0, near, tf.where(x < 2.0, far, tf.zeros_like(x)))
+    return [window, weights / tf.reduce_sum(weights, axis=1, keepdims=True)]
 
 
 def _levels(pixels: tf.Tensor) -> tf.Tensor:

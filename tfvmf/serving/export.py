@@ -1,5 +1,6 @@
 """From a trained run to a model that others serve without this package."""
 
+import contextlib
 import io
 import os
 import pathlib
@@ -23,8 +24,8 @@ from tfvmf.models.backbones import resources
 from tfvmf.models.saved_model import refused_ops
 from tfvmf.posthoc.judge import make_judge, refuse_overlap
 from tfvmf.serving import formats
-from tfvmf.serving.loader import CARD_FILE, load_run, run_card, to_numpy, versions
-from tfvmf.serving.signatures import build_portable, build_signatures, feature_signatures
+from tfvmf.serving.loader import CARD_FILE, arrays, load_run, run_card, versions
+from tfvmf.serving.signatures import build_portable, build_signatures
 
 MODEL_NAME = "tfvmf"
 WARMUP_BATCHES = (1, 8, 64)
@@ -140,10 +141,7 @@ def export_model(
     card |= {"calibration": judge and judge.describe(), "classes": probe and probe.describe()}
 
     size = config.data.image_size
-    if method.takes == "features":  # a head alone
-        signatures = feature_signatures(method.encoder)
-    else:
-        signatures = build_signatures(method.encoder, image_size=size, judge=judge, probe=probe)
+    signatures = build_signatures(method.encoder, image_size=size, judge=judge, probe=probe)
     module = tf.Module()
     # What the functions read must be reachable from what is saved: the weights, and nothing else.
     module.weights = [variable.value for variable in method.encoder.variables]
@@ -154,9 +152,9 @@ def export_model(
         _check(written, method.encoder, size)
         if others := [name for name in format if name != "savedmodel"]:
             portable = build_portable(method.encoder, image_size=size, judge=judge, probe=probe)
-            files = [
-                file for n in others for file in formats.write(n, portable, module, place, card)
-            ]
+            files: list[pathlib.Path] = []
+            for name in others:
+                files += formats.write(name, portable, module, place, card)
             card["formats"] = _verified(files, written, card, *_comparable(config, images))
             if "savedmodel" not in format:
                 shutil.rmtree(written)
@@ -180,10 +178,8 @@ def export_model(
 def _comparable(config: ml_collections.ConfigDict, images: Source | None) -> tuple[np.ndarray, str]:
     """Images to compare two formats on, and what they are: those of the calibration if possible."""
     if images is None:
-        try:
+        with contextlib.suppress(UserError):  # the data are elsewhere
             images = training.load_reserve(config)
-        except UserError:  # the data are elsewhere
-            images = None
     if images is None:
         return formats.generated_images(config.data.image_size), "generated images"
     rows = np.random.default_rng(0).permutation(images.size)[: formats.COMPARED]
@@ -191,30 +187,21 @@ def _comparable(config: ml_collections.ConfigDict, images: Source | None) -> tup
 
 
 def _verified(
-    files: list[pathlib.Path],
-    written: pathlib.Path,
-    card: dict[str, Any],
-    images: np.ndarray,
-    what: str,
+    files: list[pathlib.Path], written: pathlib.Path, card: dict, images: np.ndarray, what: str
 ) -> dict[str, dict[str, Any]]:
     """What is told of each file: its bytes and the largest differences from the SavedModel.
 
-    Raises:
-        UserError: They are too large, and the file is not one that may be left out.
+    UserError if they are too large, and the file is not one that may be left out.
     """
     with literal(written) as place:
         loaded = tf.saved_model.load(place)
-
-    def reference(batch: np.ndarray) -> dict[str, np.ndarray]:
-        outputs = loaded.signatures["serving_default"](images=tf.constant(batch))
-        return {name: to_numpy(value) for name, value in outputs.items()}
-
+    reference = arrays(loaded.signatures["serving_default"])
     told: dict[str, dict[str, Any]] = {}
+    ranks = (card["calibration"] or {}).get("ranks", 0)
     for file in files:
         differences = formats.compare(formats.open_file(file)[1], reference, images)
         about = {"bytes": file.stat().st_size, "images": len(images), "compared_on": what}
         told[file.name] = {**about, "differences": differences}
-        ranks = (card["calibration"] or {}).get("ranks", 0)
         if reason := formats.too_far(differences, ranks=ranks):
             told[file.name]["refused"] = reason
             if file.name not in formats.OPTIONAL:
@@ -287,11 +274,8 @@ def publish(written: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
 def write_warmup(directory: pathlib.Path, *, image_size: int) -> bool:
     """Writes the requests that TensorFlow Serving sends to itself first: no client waits for them.
 
-    Batches of noise of every size in `WARMUP_BATCHES` go to both signatures, as JPEG and PNG.
-
-    Returns:
-        False, and nothing is written, where the package of TensorFlow Serving's messages
-        (tensorflow-serving-api) is not installed.
+    Batches of noise of every size in `WARMUP_BATCHES` go to both signatures, as JPEG and PNG. False
+    (and nothing is written) where the package tensorflow-serving-api is not installed.
     """
     try:
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
@@ -305,12 +289,10 @@ def write_warmup(directory: pathlib.Path, *, image_size: int) -> bool:
             for index, image in enumerate(images):
                 Image.fromarray(image).save(files[index], "PNG" if index % 2 else "JPEG")
             contents = np.array([file.getvalue() for file in files], object)
-            for signature, name, value in (
-                ("serving_default", "images", images),
-                ("serving_bytes", "image_bytes", contents),
-            ):
+            for name, value in (("images", images), ("image_bytes", contents)):
                 request = predict_pb2.PredictRequest()
                 request.model_spec.name = MODEL_NAME
+                signature = "serving_default" if name == "images" else "serving_bytes"
                 request.model_spec.signature_name = signature
                 request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
                 log = prediction_log_pb2.PredictLog(request=request)

@@ -64,27 +64,23 @@ def _installed(package: str, who: str) -> None:
 def write(
     name: str, portable: Any, module: "tf.Module", directory: pathlib.Path, card: dict[str, Any]
 ) -> list[pathlib.Path]:
-    """Converts to a format, unverified.
+    """Converts to `onnx` or `litert`, unverified; returns the files, which hold the card.
 
-    Args:
-        name: `onnx` or `litert`.
-        portable: Of `signatures.build_portable`.
-        module: Holds the variables that it reads.
-        directory: Where the files are written.
-        card: Put into each file.
+    `portable` is that of `signatures.build_portable`; `module` holds the variables that it reads.
     """
     paths = [directory / file for file in FILES[name]]
     try:
-        (_write_onnx if name == "onnx" else _write_litert)(portable, module, paths, card)
+        if name == "onnx":
+            _write_onnx(portable, paths[0], card)
+        else:
+            _write_litert(portable, module, paths, card)
     except Exception as error:  # whatever a converter says of an operation that it does not know
-        reason = " ".join(str(error).split())[:200]
+        reason = str(error)[:200]
         raise UserError(f"format={name}: the encoder cannot be converted: {reason}") from error
     return paths
 
 
-def _write_onnx(
-    portable: Any, module: "tf.Module", paths: list[pathlib.Path], card: dict[str, Any]
-) -> None:
+def _write_onnx(portable: Any, path: pathlib.Path, card: dict[str, Any]) -> None:
     import onnx
     import tf2onnx
 
@@ -94,7 +90,7 @@ def _write_onnx(
     model.producer_name, model.producer_version = "tfvmf", str(card["tfvmf"])
     onnx.helper.set_model_props(model, {_CARD: json.dumps(card)})
     onnx.checker.check_model(model)
-    paths[0].write_bytes(model.SerializeToString())
+    path.write_bytes(model.SerializeToString())
 
 
 def _write_litert(
@@ -129,10 +125,8 @@ def open_file(path: pathlib.Path) -> tuple[dict[str, Any], Serve]:
     except UserError:
         raise
     except Exception as error:  # whatever a runtime says of a damaged file
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(
-            f"{path} was not written by tfvmf export, or is damaged: {reason}"
-        ) from error
+        problem = f"was not written by tfvmf export, or is damaged: {str(error)[:160]}"
+        raise UserError(f"{path} {problem}") from error
 
     def serve(images: np.ndarray) -> dict[str, np.ndarray]:
         count = len(images)
@@ -155,9 +149,7 @@ def _open_onnx(path: pathlib.Path) -> tuple[dict[str, Any], Serve]:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     card = json.loads(session.get_modelmeta().custom_metadata_map[_CARD])
-    return card, lambda images: dict(
-        zip(names, session.run(names, {"images": images}), strict=True)
-    )
+    return card, lambda x: dict(zip(names, session.run(names, {"images": x}), strict=True))
 
 
 def _open_litert(path: pathlib.Path) -> tuple[dict[str, Any], Serve]:
@@ -170,9 +162,7 @@ def _open_litert(path: pathlib.Path) -> tuple[dict[str, Any], Serve]:
     model = interpreter.Interpreter(model_content=path.read_bytes(), num_threads=cores.available())
     runner = model.get_signature_runner("serving_default")
     # Its arrays are the runtime's own, and the next call writes into them.
-    return card, lambda images: {
-        name: np.array(value) for name, value in runner(images=images).items()
-    }
+    return card, lambda x: {name: np.array(value) for name, value in runner(images=x).items()}
 
 
 OPEN: dict[str, Callable[[pathlib.Path], tuple[dict[str, Any], Serve]]] = {
@@ -183,13 +173,9 @@ OPEN: dict[str, Callable[[pathlib.Path], tuple[dict[str, Any], Serve]]] = {
 
 def generated_images(size: int, count: int = COMPARED) -> np.ndarray:
     """Images from a seed, from smooth to noise, four of them flat: uint8 [count, size, size, 3]."""
-    rng = np.random.default_rng(0)
-    images = np.stack(
-        [
-            resize_image(rng.integers(0, 256, (side, side, 3), dtype=np.uint8), size)
-            for side in rng.integers(2, size + 1, count)
-        ]
-    )
+    rng, images = np.random.default_rng(0), np.empty((count, size, size, 3), np.uint8)
+    for image, side in zip(images, rng.integers(2, size + 1, count), strict=True):
+        image[:] = resize_image(rng.integers(0, 256, (side, side, 3), dtype=np.uint8), size)
     images[-4:] = np.array([0, 1, 127, 255], np.uint8)[:, None, None, None]
     return images
 

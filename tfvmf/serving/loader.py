@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import pathlib
-import zipfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,20 +28,18 @@ if TYPE_CHECKING:
     import ml_collections
     import tensorflow as tf
 
-    from tfvmf import posthoc, training
+    from tfvmf import models, posthoc, training
     from tfvmf.methods import Method
-    from tfvmf.models import encoder as encoders
-    from tfvmf.models import saved_model
+    from tfvmf.models import backbones
     from tfvmf.serving import signatures
 else:
-    keras, tf, posthoc, training, encoders, saved_model, signatures = lazy_import(
-        *("keras", "tensorflow", "tfvmf.posthoc", "tfvmf.training", "tfvmf.models.encoder"),
-        *("tfvmf.models.saved_model", "tfvmf.serving.signatures"),
+    tf, models, backbones, posthoc, training, signatures = lazy_import(
+        *("tensorflow", "tfvmf.models", "tfvmf.models.backbones", "tfvmf.posthoc"),
+        *("tfvmf.training", "tfvmf.serving.signatures"),
     )
 
 Image = np.ndarray | str | os.PathLike[str] | bytes
 Embeddings = dict[str, np.ndarray]
-Card = dict[str, Any]
 
 CARD_FILE = "assets.extra/tfvmf.json"  # in the directory of an exported version
 SHIPPED_CARD = "card.json"  # in the directory of a shipped model: what else is known about it
@@ -53,18 +50,17 @@ class EmbeddingModel:
 
     `tfvmf.load` makes it of a run directory, an export, or a `.keras`, `.onnx` or `.tflite` file.
 
-    Attributes:
-        path: The run directory, the directory of the exported version, or the file.
-        card: `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features`
-            (f), `calibration`, `classes` (of its probe), and the versions of `tfvmf` and
-            `tensorflow`: those that wrote an export, and for a run those of this process. None
-            stands for what a file does not tell. Of a shipped model also what its `card.json` says.
+    `path` is the run directory, the directory of the exported version, or the file. `card` holds
+    `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features` (f),
+    `calibration`, `classes` (of its probe), and the versions of `tfvmf` and `tensorflow`: those
+    that wrote an export, and for a run those of this process. None stands for what a file does not
+    tell. Of a shipped model also what its `card.json` says.
     """
 
     def __init__(
         self,
         path: pathlib.Path,
-        card: Card,
+        card: dict[str, Any],
         serve: Callable[[np.ndarray], Embeddings],  # of uint8 [N, H, W, 3]; N may be 0
         *,
         encoder: "keras.Model | None" = None,
@@ -74,11 +70,7 @@ class EmbeddingModel:
 
     @property
     def encoder(self) -> "keras.Model":
-        """The Keras model, from float images [N, H, W, 3] in [0, 1] to the three outputs.
-
-        Raises:
-            UserError: The model is an export, which holds a graph and no Keras model.
-        """
+        """The Keras model, from float images [N, H, W, 3] in [0, 1] to the three outputs."""
         if self._encoder is None:
             raise UserError(
                 f"{self.path} is an export, which holds no Keras model: load the run directory "
@@ -109,9 +101,6 @@ class EmbeddingModel:
             NumPy arrays `mean_direction` [N, d], `concentration` [N], `features` [N, f] and, when
             the model was calibrated, `familiarity` [N], `confidence` [N] and `accept` [N]; with a
             probe, `class` (str) [N] and `class_probability` [N].
-
-        Raises:
-            UserError: An image cannot be read; the message names it.
         """
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}: use at least 1")
@@ -133,8 +122,8 @@ class EmbeddingModel:
         if isinstance(images, Source):
             return images.images, images.size
         if isinstance(images, np.ndarray) and images.ndim == 4:
-            if images.dtype != np.uint8 or images.shape[3] != 3 or 0 in images.shape[1:3]:
-                raise UserError(_wrong("images", images, "[N, H, W, 3]"))
+            good = images.shape[3] == 3 and 0 not in images.shape[1:3]
+            _check_array(images, good, "images", "[N, H, W, 3]")
             return lambda start, stop: images[start:stop], len(images)
         if isinstance(images, np.ndarray | str | os.PathLike | bytes):
             images = [images]
@@ -149,8 +138,15 @@ class EmbeddingModel:
             pixels = np.empty((stop - start, size, size, 3), np.uint8)
 
             def read_one(index: int) -> None:
-                name = f"images[{start + index}]"
-                pixels[index] = _read(images[start + index], size, max_pixels, name)
+                image, name = images[start + index], f"images[{start + index}]"
+                if isinstance(image, np.ndarray):
+                    color = image.ndim == 3 and image.shape[2] == 3
+                    good = (color or image.ndim == 2) and 0 not in image.shape
+                    _check_array(image, good, name, "[H, W, 3] or [H, W]")
+                    pixels[index] = resize_image(image, size)
+                else:
+                    name = name if isinstance(image, bytes) else ""
+                    pixels[index] = read_image(image, size, max_pixels=max_pixels, name=name)
 
             raise_all(run_all(read_one, len(pixels)))
             return pixels
@@ -178,19 +174,16 @@ def load(
         trust_model: Load a SavedModel, be it the export or what a run's head was fitted to, even
             if it contains operations that could read or write files, use the network or run code.
             By default it is refused.
-
-    Raises:
-        UserError: There is no model, or it is damaged, of another kind or not to be trusted.
     """
     path, checkpoint = find_model(model), os.fspath(checkpoint)
-    loaded = _open(path, checkpoint, image_size, trust_model=trust_model)
+    loaded = _open(path, checkpoint, image_size, trust_model)
     if path.parent == files.SHIPPED:
         loaded.card |= json.loads(read_text(path / SHIPPED_CARD) or "{}")
     return loaded
 
 
 def _open(
-    path: pathlib.Path, checkpoint: str, image_size: int | None, *, trust_model: bool
+    path: pathlib.Path, checkpoint: str, image_size: int | None, trust_model: bool
 ) -> EmbeddingModel:
     """The model at a path, whatever it is."""
     is_run = read_text(path / "config.json") is not None
@@ -205,7 +198,7 @@ def _open(
     if image_size is not None and (path.suffix != ".keras" or image_size < 1):
         raise UserError(f"image_size={image_size}: only for .keras files, and at least 1")
     if is_run:
-        return _open_run(path, checkpoint, trust_model=trust_model)
+        return _open_run(path, checkpoint, trust_model)
     if path.suffix == ".keras":
         return _open_keras(path, image_size)
     known = versions(path)
@@ -217,7 +210,7 @@ def _open(
     if path.suffix in formats.OPEN and path.is_file():
         return EmbeddingModel(path, *formats.open_file(path))
     if known or (path / "saved_model.pb").is_file():
-        return _open_export(path, trust_model=trust_model)
+        return _open_export(path, trust_model)
     raise UserError(
         f"{path} is neither a run directory (no config.json), an export (no saved_model.pb, no "
         "numbered versions) nor a .keras, .onnx or .tflite file"
@@ -240,27 +233,27 @@ def load_run(
     return config, method, step
 
 
-def run_card(config: "ml_collections.ConfigDict", method: "Method", step: int) -> Card:
+def run_card(config: "ml_collections.ConfigDict", method: "Method", step: int) -> dict[str, Any]:
     """What is known about a run; an export of it keeps this as `tfvmf.json`."""
-    return _card(
-        method.encoder.output,
-        run=config.name,
-        method=config.method,
-        step=step,
-        image_size=config.data.image_size if method.takes == "images" else None,
-        tfvmf=tfvmf.__version__,
-        tensorflow=tf.__version__,
-    )
+    return {
+        **_card(method.encoder.output),
+        "run": config.name,
+        "method": config.method,
+        "step": step,
+        "image_size": config.data.image_size if method.takes == "images" else None,
+        "tfvmf": tfvmf.__version__,
+        "tensorflow": tf.__version__,
+    }
 
 
-def _card(outputs: dict[str, Any], **known: Any) -> Card:
+def _card(outputs: dict[str, Any]) -> dict[str, Any]:
+    names = ("run", "method", "step", "image_size", "calibration", "classes", "tfvmf", "tensorflow")
     sizes = {"dimension": "mean_direction", "features": "features"}
-    unknown = ("run", "method", "step", "image_size", "calibration", "classes")
     found = {key: outputs[name].shape[-1] for key, name in sizes.items()}
-    return {**dict.fromkeys((*unknown, "tfvmf", "tensorflow")), **found, **known}
+    return {**dict.fromkeys(names), **found}
 
 
-def read_card(version: str | os.PathLike[str]) -> Card:
+def read_card(version: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads what an export, the directory of one version, notes about its model."""
     path = pathlib.Path(version).expanduser() / CARD_FILE
     try:
@@ -280,7 +273,7 @@ def versions(directory: pathlib.Path) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
-def _open_run(path: pathlib.Path, checkpoint: str, *, trust_model: bool) -> EmbeddingModel:
+def _open_run(path: pathlib.Path, checkpoint: str, trust_model: bool) -> EmbeddingModel:
     config, method, step = load_run(path, checkpoint=checkpoint, trust_model=trust_model)
     card = run_card(config, method, step)
     if card["image_size"] is None:
@@ -292,49 +285,45 @@ def _open_run(path: pathlib.Path, checkpoint: str, *, trust_model: bool) -> Embe
     card |= {"calibration": judge and judge.describe(), "classes": probe and probe.describe()}
     size = card["image_size"]
     serve = signatures.build_signatures(method.encoder, image_size=size, judge=judge, probe=probe)
-    return EmbeddingModel(path, card, _arrays(serve["serving_default"]), encoder=method.encoder)
+    return EmbeddingModel(path, card, arrays(serve["serving_default"]), encoder=method.encoder)
 
 
-def _open_export(path: pathlib.Path, *, trust_model: bool) -> EmbeddingModel:
+def _open_export(path: pathlib.Path, trust_model: bool) -> EmbeddingModel:
     card = read_card(path)
     if card["image_size"] is None:
         raise UserError(
             f"{path} takes features, not images: call it as tf.saved_model.load(path)"
             ".signatures['serving_default'](features=...)"
         )
-    loaded = saved_model.load_saved_model(path, trust_model=trust_model)
+    loaded = backbones.load_saved_model(path, trust_model=trust_model)
     # Through `loaded`: a signature alone does not keep its variables alive.
-    serve = _arrays(lambda images: loaded.signatures["serving_default"](images=images))
+    serve = arrays(lambda images: loaded.signatures["serving_default"](images=images))
     return EmbeddingModel(path, card, serve)
 
 
-def _arrays(signature: Callable[..., Any]) -> Callable[[np.ndarray], Embeddings]:
-    """A signature as a function of arrays."""
+def arrays(signature: Callable[..., Any]) -> Callable[[np.ndarray], Embeddings]:
+    """A signature as a function of arrays; texts come back as str, not as bytes."""
 
     def serve(images: np.ndarray) -> Embeddings:
-        outputs = signature(images=tf.constant(images, tf.uint8))
-        return {name: to_numpy(value) for name, value in outputs.items()}
+        outputs = signature(images=tf.constant(images, tf.uint8)).items()
+        found = {name: value.numpy() for name, value in outputs}
+        texts = [name for name, value in outputs if value.dtype == tf.string]
+        return found | {name: np.array([t.decode() for t in found[name]], object) for name in texts}
 
     return serve
 
 
 def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
-    if not zipfile.is_zipfile(path):
-        raise UserError(f"{path} is damaged, or not a Keras file (model.save('name.keras'))")
     ours = training.Contrastive  # which imports, and so registers, all classes of ours
-    try:
-        encoder = keras.saving.load_model(path, compile=False, safe_mode=True)
-    except Exception as error:  # whatever the classes in the file raise
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{path} cannot be loaded by Keras: {reason}") from error
+    encoder = backbones.load_keras(path)
     if isinstance(encoder, ours):
         encoder = encoder.encoder
     outputs = getattr(encoder, "output", None) if getattr(encoder, "built", False) else None
     outputs = outputs if isinstance(outputs, dict) else {}
-    if missing := [name for name in encoders.OUTPUTS if name not in outputs]:
+    if missing := [name for name in models.OUTPUTS if name not in outputs]:
         raise UserError(
             f"{path} has no output {', '.join(missing)}: expected an encoder with a dictionary of "
-            f"{', '.join(encoders.OUTPUTS)}; tfvmf fit-kappa makes one of any other image model"
+            f"{', '.join(models.OUTPUTS)}; tfvmf fit-kappa makes one of any other image model"
         )
     shapes = [tuple(each.shape) for each in encoder.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][3] != 3:
@@ -350,25 +339,11 @@ def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
         raise UserError(f"image_size={image_size}: {path} takes images of size {told}")
     card["image_size"] = told or image_size
     serve = signatures.build_signatures(encoder, image_size=card["image_size"])["serving_default"]
-    return EmbeddingModel(path, card, _arrays(serve), encoder=encoder)
+    return EmbeddingModel(path, card, arrays(serve), encoder=encoder)
 
 
-def _read(image: Image, size: int, max_pixels: int, name: str) -> np.ndarray:
-    if not isinstance(image, np.ndarray):
-        name = name if isinstance(image, bytes) else ""
-        return read_image(image, size, max_pixels=max_pixels, name=name)
-    color = image.ndim == 3 and image.shape[2] == 3
-    if image.dtype != np.uint8 or not (color or image.ndim == 2) or 0 in image.shape:
-        raise UserError(_wrong(name, image, "[H, W, 3] or [H, W]"))
-    return resize_image(image, size)
-
-
-def to_numpy(values: "tf.Tensor") -> np.ndarray:
-    """Texts as str, not as bytes."""
-    if values.dtype != tf.string:
-        return values.numpy()
-    return np.array([text.decode() for text in values.numpy()], object)
-
-
-def _wrong(name: str, image: np.ndarray, shape: str) -> str:
-    return f"{name}: an array {image.dtype} {list(image.shape)}; expected uint8 {shape}, 0 to 255"
+def _check_array(image: np.ndarray, good: bool, name: str, shape: str) -> None:
+    """Refuses an array that is not uint8, or not of a good shape."""
+    if image.dtype != np.uint8 or not good:
+        found = f"{image.dtype} {list(image.shape)}"
+        raise UserError(f"{name}: an array {found}; expected uint8 {shape}, 0 to 255")

@@ -19,10 +19,11 @@ def build_signatures(
     judge: Judge | None = None,
     probe: LinearProbe | None = None,
 ) -> dict[str, Callable[..., Outputs]]:
-    """Builds the two ways into an encoder as functions of tensors alone.
+    """Builds the ways into an encoder as functions of tensors alone.
 
     Args:
-        encoder: From float images in [0, 1] to features, mean direction and concentration.
+        encoder: From float images in [0, 1], or from features, to features, mean direction and
+            concentration.
         image_size: Height and width that it was trained with. None: images go in at the size that
             they have, and there is no `serving_bytes`.
         judge: Adds `familiarity` and `confidence` float32 [N] and `accept` bool [N] to the outputs.
@@ -31,8 +32,17 @@ def build_signatures(
     Returns:
         `serving_default`, of uint8 `images` [N, H, W, 3], and `serving_bytes`, of strings
         `image_bytes` [N], JPEG or PNG. Both give float32 `features` [N, f], `mean_direction` [N, d]
-        and `concentration` [N].
+        and `concentration` [N]. A head alone has `serving_default` of float32 `features` [N, f].
     """
+    if len(encoder.input.shape) == 2:
+        spec = tf.TensorSpec([None, encoder.input.shape[1]], tf.float32, name="features")
+
+        @tf.function(input_signature=[spec])
+        def of_features(features: tf.Tensor) -> Outputs:
+            encoded = encoder(features, training=False)
+            return {name: tf.identity(encoded[name]) for name in OUTPUTS}
+
+        return {"serving_default": of_features}
     outputs = _outputs(encoder, judge, probe)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
@@ -54,11 +64,7 @@ def build_signatures(
 
 
 def build_portable(
-    encoder: keras.Model,
-    *,
-    image_size: int,
-    judge: Judge | None = None,
-    probe: LinearProbe | None = None,
+    encoder: keras.Model, *, image_size: int, judge: Judge | None, probe: LinearProbe | None
 ) -> Callable[..., Outputs]:
     """The function that other runtimes get: uint8 `images` [N, S, S, 3], N at least 1.
 
@@ -76,11 +82,7 @@ def build_portable(
 
 
 def _outputs(
-    encoder: keras.Model,
-    judge: Judge | None,
-    probe: LinearProbe | None,
-    *,
-    portable: bool = False,
+    encoder: keras.Model, judge: Judge | None, probe: LinearProbe | None, *, portable: bool = False
 ) -> Callable[[tf.Tensor], Outputs]:
     """A function of gray levels, float32 [N, S, S, 3]; N may be 0 unless it is `portable`."""
     network = with_levels(encoder) if judge else encoder
@@ -100,15 +102,3 @@ def _outputs(
         return served | (probe(encoded["features"], index=portable) if probe else {})
 
     return outputs
-
-
-def feature_signatures(encoder: keras.Model) -> dict[str, Callable[..., Outputs]]:
-    """The way into a head alone: float32 `features` [N, f] -> outputs as of `build_signatures`."""
-    spec = tf.TensorSpec([None, encoder.input.shape[1]], tf.float32, name="features")
-
-    @tf.function(input_signature=[spec])
-    def serving_default(features: tf.Tensor) -> Outputs:
-        encoded = encoder(features, training=False)
-        return {name: tf.identity(encoded[name]) for name in OUTPUTS}
-
-    return {"serving_default": serving_default}

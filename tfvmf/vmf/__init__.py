@@ -17,15 +17,9 @@ if TYPE_CHECKING:
     from tfvmf.vmf.distribution import VonMisesFisher
 
 __all__ = [
-    "VonMisesFisher",
-    "entropy",
-    "inverse_mean_resultant_length",
-    "kl_divergence",
-    "kl_to_uniform",
-    "log_expected_likelihood",
-    "log_normalizer",
-    "mean_resultant_length",
-]
+    "VonMisesFisher", "entropy", "inverse_mean_resultant_length", "kl_divergence", "kl_to_uniform",
+    "log_expected_likelihood", "log_normalizer", "mean_resultant_length",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,6 @@
 """The von Mises-Fisher distribution as a TensorFlow Probability distribution."""
 
+import functools
 import math
 from typing import Any
 
@@ -18,15 +19,9 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
     NOT_REPARAMETERIZED above d = 3) differentiate the proposal of a rejection step but not the
     rejection, 4 % low in kappa at d = 8, and in mu a reflection: 0 at mu = e_1 instead of A_d.
 
+    `mean_direction` is mu, [..., d], of length 1; `concentration` is kappa, [...], finite and >= 0.
     Bad parameters raise ValueError when their values are known (always so in eager mode);
     `validate_args=True` checks symbolic ones too.
-
-    Args:
-        mean_direction: mu, [..., d], of length 1.
-        concentration: kappa, [...], finite and >= 0; broadcasts with mean_direction's batch.
-        validate_args: check symbolic parameters in the graph.
-        allow_nan_stats: as in TFP; no statistic of this distribution is NaN.
-        name: prefix of the operations.
     """
 
     @property
@@ -44,8 +39,7 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
 
     def _mean(self) -> tf.Tensor:
         mu, kappa, dim = self._tensors()
-        ratio = special.resultant(tf.cast(kappa, tf.float64), dim)[0]
-        return tf.cast(ratio, self.dtype)[..., tf.newaxis] * mu
+        return functions.mean_resultant_length(kappa, dim)[..., tf.newaxis] * mu
 
     def _covariance(self) -> tf.Tensor:
         """A_d' along mu and A_d / kappa = (1 - A_d^2 - A_d') / (d - 1) across it."""
@@ -55,14 +49,14 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
         along = special.resultant_slope(kappa64, dim)
         across = (gap * (1.0 + ratio) - along) / (dim - 1.0)
         outer = mu[..., :, tf.newaxis] * mu[..., tf.newaxis, :]
-        scale = tf.cast(along - across, self.dtype)[..., tf.newaxis, tf.newaxis]
-        identity = tf.eye(tf.shape(mu)[-1], dtype=self.dtype)
-        return scale * outer + tf.cast(across, self.dtype)[..., tf.newaxis, tf.newaxis] * identity
+        scales = tf.cast(tf.stack([along - across, across]), self.dtype)[
+            ..., tf.newaxis, tf.newaxis
+        ]
+        return scales[0] * outer + scales[1] * tf.eye(tf.shape(mu)[-1], dtype=self.dtype)
 
     def _entropy(self) -> tf.Tensor:
         _, kappa, dim = self._tensors()
-        value = special.log_area(dim) - special.kl_to_uniform(tf.cast(kappa, tf.float64), dim)
-        return tf.broadcast_to(tf.cast(value, self.dtype), self.batch_shape_tensor())
+        return tf.broadcast_to(functions.entropy(kappa, dim), self.batch_shape_tensor())
 
     def _sample_n(self, n: Any, seed: Any = None) -> tf.Tensor:
         """[n, ..., d]: the angle to mu by inversion, the rest uniform around mu."""
@@ -135,19 +129,18 @@ def _sample(
         table_kappa = tf.cast(kappa[:1] if one_kappa else kappa, tf.float64)
         angles = draw_angles(uniform, table_kappa, dim)
         y, w = (tf.reshape(tf.transpose(values), [n, count]) for values in angles)
-        cosine, sine = (
-            tf.cast(1.0 - 2.0 * y, mu.dtype),
-            tf.cast(2.0 * tf.sqrt(y * (1.0 - y)), mu.dtype),
-        )
+        cosine = tf.cast(1.0 - 2.0 * y, mu.dtype)
+        sine = tf.cast(2.0 * tf.sqrt(y * (1.0 - y)), mu.dtype)
         x = _around(mu, cosine, sine, noise)
 
         def gradient(d_x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             along_mu, along_x = _sum(d_x * mu), _sum(d_x * x)
-            d_mu = tf.reduce_sum(cosine[..., tf.newaxis] * d_x, axis=0) - tf.reduce_sum(
-                along_mu[..., tf.newaxis] * x, axis=0
-            )
+            d_mu = tf.reduce_sum(cosine[..., tf.newaxis] * d_x, axis=0)
+            d_mu -= tf.reduce_sum(along_mu[..., tf.newaxis] * x, axis=0)
             d_kappa = tf.reduce_sum((along_mu - cosine * along_x) * tf.cast(w, mu.dtype), axis=0)
-            return _first_order_only(d_mu), _first_order_only(d_kappa)
+            once = "samples have first derivatives only"
+            prevent = functools.partial(tf.raw_ops.PreventGradient, message=once)
+            return prevent(input=d_mu), prevent(input=d_kappa)
 
         return x, gradient
 
@@ -184,10 +177,6 @@ def _normal(
         [n, count, pairs], seed=seeds[1], maxval=2.0 * math.pi, dtype=dtype
     )
     return tf.concat([radius * tf.cos(turn), (radius * tf.sin(turn))[..., : size - pairs]], axis=-1)
-
-
-def _first_order_only(gradient: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.PreventGradient(input=gradient, message="samples have first derivatives only")
 
 
 def _sum(values: tf.Tensor) -> tf.Tensor:

@@ -54,8 +54,7 @@ def inverse_mean_resultant_length(r: Any, dim: Any) -> tf.Tensor:
     (d-1) / (2 (1-r)). The derivative is 1 / A_d'(kappa).
     """
     (r,) = _to_common_float(r)
-    in_range = lambda value: (value >= 0) & (value < 1)  # noqa: E731
-    _check(r, in_range, "r must be at least 0 and below 1")
+    _check(r, lambda value: (value >= 0) & (value < 1), "r must be at least 0 and below 1")
     dim = _dimension(dim)
 
     @tf.custom_gradient
@@ -120,14 +119,10 @@ def log_expected_likelihood(mu1: Any, kappa1: Any, mu2: Any, kappa2: Any) -> tf.
     apart = tf.reduce_sum(tf.square(mu1 - mu2), axis=-1)
     # kappa3 - kappa1 - kappa2, where subtracting would cancel.
     shortfall = -product * apart / tf.maximum(total + kappa3, 1e-300)
-    log_f, log_f_minus = zip(
-        *(special.log_growth(kappa, dim) for kappa in (kappa1, kappa2, kappa3)), strict=True
-    )
-    growth = tf.where(
-        total < dim,
-        log_f[2] - log_f[1] - log_f[0],
-        log_f_minus[2] - log_f_minus[1] - log_f_minus[0] + shortfall,
-    )
+    # Twice log F3 - log F2 - log F1: of log F, and of log F - kappa.
+    logs = zip(*(special.log_growth(k, dim) for k in (kappa1, kappa2, kappa3)), strict=True)
+    small, large = (three - two - one for one, two, three in logs)
+    growth = tf.where(total < dim, small, large + shortfall)
     return tf.cast(growth - special.log_area(dim), dtype)
 
 
@@ -139,8 +134,7 @@ def _prepare(kappa: Any, dim: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def _dimension(dim: Any) -> tf.Tensor:
-    dim = tf.convert_to_tensor(dim)
-    _check_dimension(dim, "dim")
+    _check_dimension(tf.convert_to_tensor(dim), "dim")
     return tf.cast(dim, tf.float64)
 
 
@@ -179,13 +173,8 @@ def check_concentration(kappa: tf.Tensor, name: str, in_graph: bool = False) -> 
 
 def _check_dimension(dim: tf.Tensor, name: str, in_graph: bool = False) -> list[tf.Operation]:
     """Refuses a dimension that is not whole, or outside of the range that was measured."""
-
-    def is_valid(value: Any) -> Any:
-        return (value >= 2) & (value <= _MOST_DIMENSIONS) & (value % 1 == 0)
-
-    return _check(
-        dim, is_valid, f"{name} must be an integer from 2 to {_MOST_DIMENSIONS}", in_graph
-    )
+    valid = lambda value: (value >= 2) & (value <= _MOST_DIMENSIONS) & (value % 1 == 0)  # noqa: E731
+    return _check(dim, valid, f"{name} must be an integer from 2 to {_MOST_DIMENSIONS}", in_graph)
 
 
 def check_direction(mu: tf.Tensor, name: str, in_graph: bool = False) -> list[tf.Operation]:
@@ -200,8 +189,8 @@ def check_direction(mu: tf.Tensor, name: str, in_graph: bool = False) -> list[tf
         length = tf.norm(tf.cast(mu, tf.float32), axis=-1)
     else:
         return assertions
-    is_unit = lambda length: abs(length - 1) <= _UNIT_TOLERANCE  # noqa: E731
-    return assertions + _check(length, is_unit, f"{name} must have length 1", in_graph)
+    unit = lambda length: abs(length - 1) <= _UNIT_TOLERANCE  # noqa: E731
+    return assertions + _check(length, unit, f"{name} must have length 1", in_graph)
 
 
 def last_axis(mu: tf.Tensor) -> tf.Tensor:
@@ -219,7 +208,6 @@ def _check(
         valid = is_valid(value)
         if not np.all(valid):
             raise ValueError(f"{requirement}, got {value[np.logical_not(valid)][0]}")
-        return []
-    if not in_graph:
+    if value is not None or not in_graph:
         return []
     return [tf.debugging.Assert(tf.reduce_all(is_valid(given)), [f"{requirement}, got", given], 8)]

@@ -15,7 +15,6 @@ u to 2e-9, and w is right to 5e-6 relative for u in [1e-4, 1 - 1e-4].
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -29,47 +28,32 @@ _NEWTON_STEPS = 3
 _REACH_LEFT, _REACH_RIGHT = 8.5, 12.0
 
 
-def _quadrature() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gauss-Legendre nodes and weights on [0, 1], and nodal values -> coefficients of x^0..x^5."""
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    nodes = (nodes + 1.0) / 2.0
-    to_integral = np.linalg.inv(np.vander(nodes, increasing=True)).T / np.arange(1, _NODES + 1)
-    return nodes, weights / 2.0, to_integral
+# Gauss-Legendre nodes and weights on [0, 1], and nodal values -> coefficients of x^0..x^5.
+_X, _WEIGHTS = (np.polynomial.legendre.leggauss(_NODES) + np.array([[1.0], [0.0]])) / 2.0
+_TO_INTEGRAL = np.linalg.inv(np.vander(_X, increasing=True)).T / np.arange(1, _NODES + 1)
 
 
-_X, _WEIGHTS, _TO_INTEGRAL = _quadrature()
+def draw_angles(
+    uniform: tf.Tensor, kappa: tf.Tensor, dim: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Angles theta [K, S] with F(theta; kappa [K]) = uniform [K, S], all float64.
 
-
-class Angles(NamedTuple):
-    """Draws of the angle theta: float64, [K, S] each."""
-
-    half_sine_squared: tf.Tensor  # sin(theta/2)^2 = (1 - cos theta)/2, exact also for small theta
-    sensitivity: tf.Tensor  # w = (d cos theta / d kappa) / sin(theta)^2
-
-
-class _Table(NamedTuple):
-    """One row per kappa: where its panels are, and for each panel the numbers a draw needs."""
-
-    low: tf.Tensor  # [K, 1], left edge of the first panel
-    high: tf.Tensor  # [K, 1], right edge of the last
-    below: tf.Tensor  # [K, panels], F at the left edges
-    rows: tf.Tensor  # [K, panels, 14]
-
-
-def draw_angles(uniform: tf.Tensor, kappa: tf.Tensor, dim: tf.Tensor) -> Angles:
-    """Angles [K, S] with F(theta; kappa [K]) = uniform [K, S]; `sensitivity` is their gradient."""
-    table = _tabulate(kappa[:, tf.newaxis], dim)
-    panel = tf.searchsorted(table.below[:, 1:], uniform, side="right")
-    row = tf.unstack(tf.gather(table.rows, panel, batch_dims=1), axis=-1)
+    Returns sin(theta/2)^2 = (1 - cos theta)/2, which is exact also for small theta, and w.
+    """
+    low, high, below, rows = _tabulate(kappa[:, tf.newaxis], dim)
+    panel = tf.searchsorted(below[:, 1:], uniform, side="right")
+    row = tf.unstack(tf.gather(rows, panel, batch_dims=1), axis=-1)
     coefficients, (start, mass, left, right), cubic = row[:_NODES], row[_NODES:-4], row[-4:]
     target = uniform - start
     share = tf.clip_by_value(tf.math.divide_no_nan(target, mass), 0.0, 1.0)
 
     # Invert F in the panel. The guess takes the density for linear there, and next to a pole for a
     # power of the distance; 1, 2, 3 steps leave F off by 8e-6, 2e-8, 2e-9 (the table's own error).
-    x = _linear_guess(share, tf.math.divide_no_nan(left, left + right))
-    at_zero = (panel == 0) & (table.low == 0.0)
-    at_pi = (panel == _PANELS - 1) & (table.high == math.pi)
+    left = tf.math.divide_no_nan(left, left + right)
+    root = tf.sqrt(tf.maximum(left * left + share * (1.0 - 2.0 * left), 0.0))
+    x = tf.math.divide_no_nan(share, left + root)
+    at_zero = (panel == 0) & (low == 0.0)
+    at_pi = (panel == _PANELS - 1) & (high == math.pi)
     x = tf.where(at_zero, share ** (1.0 / (dim - 1.0)), x)
     x = tf.where(at_pi, 1.0 - (1.0 - share) ** (1.0 / (dim - 1.0)), x)
     for _ in range(_NEWTON_STEPS):
@@ -78,13 +62,21 @@ def draw_angles(uniform: tf.Tensor, kappa: tf.Tensor, dim: tf.Tensor) -> Angles:
             value, slope = value * x + coefficient, slope * x + value
         value, slope = value * x, slope * x + value
         x = tf.clip_by_value(x - tf.math.divide_no_nan(value - target, slope), 0.0, 1.0)
-    width = (table.high - table.low) / _PANELS
-    theta = table.low + width * (tf.cast(panel, tf.float64) + x)
-    return Angles(tf.square(tf.sin(theta / 2.0)), _hermite(x, *cubic))
+    width = (high - low) / _PANELS
+    theta = low + width * (tf.cast(panel, tf.float64) + x)
+    # The cubic on [0, 1] with the values and slopes of w at the ends of the panel.
+    w_left, w_right, left_slope, right_slope = cubic
+    rise = w_right - w_left
+    bend = (left_slope - rise) * (1.0 - x) + (rise - right_slope) * x
+    return tf.square(tf.sin(theta / 2.0)), w_left + x * (rise + (1.0 - x) * bend)
 
 
-def _tabulate(kappa: tf.Tensor, dim: tf.Tensor) -> _Table:
-    """The table for kappa, [K, 1]. Throughout, y stands for sin(theta/2)^2."""
+def _tabulate(kappa: tf.Tensor, dim: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """The table for kappa, [K, 1]. Throughout, y stands for sin(theta/2)^2.
+
+    Returns the left edge of the first panel and the right edge of the last, [K, 1], F at the left
+    edges, [K, panels], and for each panel the numbers that a draw needs, [K, panels, 14].
+    """
     m = dim - 2.0
     # The mode solves kappa sin^2 = m cos.
     root = tf.sqrt(m * m + 4.0 * kappa * kappa)
@@ -137,19 +129,4 @@ def _tabulate(kappa: tf.Tensor, dim: tf.Tensor) -> _Table:
     edges = (density_edge[:, :-1], density_edge[:, 1:], w[:, :-1], w[:, 1:])
     columns = (below, mass, *edges, w_slope[:, :-1], w_slope[:, 1:])
     polynomial = tf.einsum("kpn,nc->kpc", nodal, _TO_INTEGRAL)
-    return _Table(low, high, below, tf.concat([polynomial, tf.stack(columns, axis=-1)], axis=-1))
-
-
-def _linear_guess(share: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
-    """Where a density that is linear in the panel has left the given share of its mass behind."""
-    root = tf.sqrt(tf.maximum(left * left + share * (1.0 - 2.0 * left), 0.0))
-    return tf.math.divide_no_nan(share, left + root)
-
-
-def _hermite(
-    x: tf.Tensor, left: tf.Tensor, right: tf.Tensor, left_slope: tf.Tensor, right_slope: tf.Tensor
-) -> tf.Tensor:
-    """The cubic on [0, 1] with the given values and slopes at its ends."""
-    rise = right - left
-    a, b = left_slope - rise, rise - right_slope
-    return left + x * (rise + (1.0 - x) * (a * (1.0 - x) + b * x))
+    return low, high, below, tf.concat([polynomial, tf.stack(columns, axis=-1)], axis=-1)

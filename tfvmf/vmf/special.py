@@ -16,13 +16,10 @@ log F is smooth and never cancels against another term, also at kappa = 0, so it
 Largest errors over d = 2..8192 and kappa = 1e-3..1e7 against mpmath at 50 digits, in float64, as
 `benchmarks/vmf_accuracy.py` prints them: log C_d 2e-15, A_d 7e-16, dA_d/dkappa 2e-13.
 
-Why not a library (`--libraries` prints them too). The values of tfp.math.log_bessel_ive (2e-14) and
-bessel_iv_ratio (3e-16) are as good, but a loss needs more than values: the derivative of TFP's A_d
-is 2 % off at kappa = 1e7 in float64 and 1e7 times too large in float32, both gradients are NaN at
-kappa = 0, and the KL to the uniform sphere made of them is 90 times too large at d = 128 and
-kappa = 1e-6, where F - 1 has vanished into rounding. Here these all come from one series, in a
-third of the time. SciPy's ive underflows, and log C_d with it: below kappa = 13 at d = 512, below
-12000 at d = 8192.
+Why not a library (`--libraries` prints them too). The values of tfp.math are as good, but a loss
+needs more: the derivative of TFP's A_d is 2 % off at kappa = 1e7 in float64, both gradients are NaN
+at kappa = 0, and the KL to the uniform sphere is 90 times too large at d = 128 and kappa = 1e-6.
+SciPy's ive underflows, and log C_d with it: below kappa = 13 at d = 512.
 """
 
 import math
@@ -38,14 +35,12 @@ _LOWEST_ORDER = 20
 _TERMS = 12
 
 
-def _debye_coefficients() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _debye_coefficients() -> np.ndarray:
     """Polynomials in p, one a column, exact until they are rounded to float64.
 
     sigma_k = D_k' follows from putting I_n = exp(...) into Bessel's equation: with q = p^2 - p^4,
     sigma_1 = (1 - 5 p^2)/8 and sigma_{k+1} = ((q sigma_k)' + q sum_i sigma_i sigma_{k-i}) / 2.
-
-    Returns:
-        (D_k(p) - D_k(1)) / (1 - p), sigma_k(p) and sigma_k'(p), each of shape [3 * terms, terms].
+    Returns (D_k(p) - D_k(1)) / (1 - p), sigma_k(p) and sigma_k'(p), side by side: [36, 3 * 12].
     """
     q = np.array([Fraction(c) for c in (0, 0, 1, 0, -1)])
     sigma = [np.array([Fraction(1, 8), Fraction(0), Fraction(-5, 8)])]
@@ -55,21 +50,17 @@ def _debye_coefficients() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         for product in products:
             linear = polynomial.polyadd(linear, np.convolve(q, product))
         sigma.append(linear / 2)
-    columns: tuple[list[np.ndarray], ...] = ([], [], [])
-    for s in sigma:
+    found = np.zeros([3 * _TERMS, 3, _TERMS])
+    for k, s in enumerate(sigma):
         integral = polynomial.polyint(s)
         integral[0] = -sum(integral)
         # A polynomial with its root at 1, over (1 - p), has its running sums for coefficients.
-        for column, values in zip(
-            columns, (np.cumsum(integral)[:-1], s, polynomial.polyder(s)), strict=True
-        ):
-            padded = np.zeros(3 * _TERMS)
-            padded[: len(values)] = values.astype(float)
-            column.append(padded)
-    return tuple(np.stack(column, axis=1) for column in columns)  # type: ignore[return-value]
+        for kind, values in enumerate((np.cumsum(integral)[:-1], s, polynomial.polyder(s))):
+            found[: len(values), kind, k] = values.astype(float)
+    return found.reshape([3 * _TERMS, 3 * _TERMS])
 
 
-_DEBYE = np.concatenate(_debye_coefficients(), axis=1)
+_DEBYE = _debye_coefficients()
 
 
 class _Series(NamedTuple):
@@ -82,16 +73,12 @@ class _Series(NamedTuple):
     slope: tf.Tensor  # dA_d/dkappa
 
 
-def _steps_up(dim: tf.Tensor) -> int:
-    """How many orders above nu the expansion is used: as few as serve, if dim is known."""
-    static = tf.get_static_value(dim)
-    lowest = 2 if static is None or not np.size(static) else float(np.min(static))
-    return max(0, int(np.ceil(_LOWEST_ORDER - (lowest / 2 - 1))))
-
-
 def evaluate(kappa: tf.Tensor, dim: tf.Tensor) -> _Series:
     """All of it at once, for float64 kappa >= 0 and dim >= 2: a graph keeps only what is used."""
-    steps = _steps_up(dim)
+    # The expansion is used some orders above nu: as few as serve, if dim is known.
+    static = tf.get_static_value(dim)
+    lowest = 2 if static is None or not np.size(static) else float(np.min(static))
+    steps = max(0, int(np.ceil(_LOWEST_ORDER - (lowest / 2 - 1))))
     n = dim / 2.0 - 1.0 + steps
     z = kappa / n
     s = tf.sqrt(1.0 + z * z)
