@@ -16,14 +16,8 @@ from tfvmf.config import flatten
 from tfvmf.data import Augmentation, Source
 from tfvmf.data.base import sample_indices
 from tfvmf.errors import UserError
-from tfvmf.evaluation.scores import (
-    SCORES,
-    Score,
-    Uncertainty,
-    check_outputs,
-    from_outputs,
-    with_judge,
-)
+from tfvmf.evaluation import scores
+from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
 from tfvmf.evaluation.suites import NotApplicable, Options
 from tfvmf.files import beside, find_model, scratch
 from tfvmf.methods import Method
@@ -90,7 +84,7 @@ class Subject:
     kept: dict[Hashable, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_outputs(self.encoder)
+        scores.check_outputs(self.encoder)
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` returns, called once for each key, encoder, judge and training source."""
@@ -121,8 +115,8 @@ class Subject:
     @property
     def embedder(self) -> inference.Embedder:
         """The encoder, and its judge if there is one, as a function of images."""
-        make = inference.Embedder
-        return self.keep(make, lambda: make(with_judge(self.encoder, self.judge)))
+        embedder, judged = inference.Embedder, scores.with_judge
+        return self.keep(embedder, lambda: embedder(judged(self.encoder, self.judge)))
 
     def embed(self, source: Source) -> Arrays:
         """The encoder's outputs on a source, and its judge's."""
@@ -172,7 +166,7 @@ class Subject:
     def main_score(self, source: Source, embeddings: Arrays, options: Options) -> np.ndarray:
         """The main score [N] of a source, whose embeddings are known."""
         name = self.score(options).name
-        known = from_outputs(name, embeddings)
+        known = scores.from_outputs(name, embeddings)
         return self.measure(source, options)[name] if known is None else known
 
     def open(self, source: str | Source, split: str = "test", *, sample: int = 0) -> Source:
