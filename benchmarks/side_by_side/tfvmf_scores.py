@@ -73,7 +73,7 @@ def suite(images: int, **problem: Any) -> Callable[[int], None]:
     def measure(count: int) -> None:
         for _ in range(count):
             scores = score_corrupted(subject.uncertainty(options), subject.test, corrupted)
-            for values in scores["kappa"].values():
+            for values in scores["kappa"]:
                 correlate(values)
 
     return measure

@@ -19,16 +19,16 @@ from tfvmf.data.corruptions.corrupted import Corrupted, open_corrupted
 from tfvmf.errors import UserError
 from tfvmf.evaluation import Options
 from tfvmf.evaluation.suites import summarize
+from tfvmf.evaluation.suites.cifar10c import auroc
 from tfvmf.evaluation.suites.decision import (
     ALPHAS,
     TRIED,
-    auroc,
     compare_accepted,
     false_rejections,
     share,
     try_alphas,
 )
-from tfvmf.evaluation.suites.failure import coverage, risk_coverage
+from tfvmf.evaluation.suites.failure import detect
 from tfvmf.evaluation.suites.probe import linear_probe
 
 
@@ -100,8 +100,8 @@ def test_coverage_is_the_largest_share_with_few_errors(rng):
     wrong[np.argsort(uncertainty)[:150]] = False
     kept = wrong[np.argsort(uncertainty)]
     by_hand = max(n for n in range(1, 401) if kept[:n].mean() <= 0.05)
-    assert coverage(risk_coverage(uncertainty, wrong)) == by_hand / 400
-    assert coverage(risk_coverage(uncertainty, np.ones(400, bool))) == 0.0
+    assert detect(uncertainty, wrong)["coverage"] == by_hand / 400
+    assert detect(uncertainty, np.ones(400, bool))["coverage"] == 0.0
 
 
 def test_what_each_alpha_does_and_bounds_that_hold_together(rng):

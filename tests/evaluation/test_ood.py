@@ -81,7 +81,8 @@ def test_mahalanobis_by_hand(rng):
     np.testing.assert_allclose(mahalanobis(features, labels + 4)(queries), nearest, rtol=1e-3)
     np.testing.assert_allclose(to_all(queries), background, rtol=1e-3)
     train = {"score": np.zeros(200), "f_ssl": features}
-    relative = detectors(train, labels, KAPPA)["f_ssl_relative_mahalanobis"]({"f_ssl": queries})
+    found = detectors(train, labels, KAPPA)({"score": np.zeros(8), "f_ssl": queries})
+    relative = found["f_ssl_relative_mahalanobis"]
     np.testing.assert_allclose(relative, np.subtract(nearest, background), rtol=1e-2, atol=1e-2)
 
 
@@ -110,15 +111,17 @@ def test_metrics_of_a_case_that_can_be_counted():
 
 def test_detectors_need_labels_only_for_gaussians(rng):
     train = {"score": rng.normal(size=30), "f_ssl": rng.normal(size=(30, 4))}
-    unlabeled = detectors(train, None, KAPPA)
-    assert list(unlabeled) == ["kappa", "f_ssl", "f_ssl+kappa"]
-    labeled = detectors(train | {"f_res": rng.normal(size=(30, 2))}, np.arange(30) % 3, KAPPA)
-    assert len(labeled) == 9
+    train["f_res"] = rng.normal(size=(30, 2))
     sample = {name: values[:7] for name, values in train.items()}
-    np.testing.assert_array_equal(labeled["kappa"](sample), -sample["score"])
+    labeled = detectors(train, np.arange(30) % 3, KAPPA)(sample)
+    assert len(labeled) == 9
+    np.testing.assert_array_equal(labeled["kappa"], -sample["score"])
     np.testing.assert_allclose(
-        labeled["f_ssl"](sample), neighbors.distance(sample["f_ssl"], train["f_ssl"], k=5)
+        labeled["f_ssl"], neighbors.distance(sample["f_ssl"], train["f_ssl"], k=5)
     )
+    del train["f_res"]
+    unlabeled = detectors(train, None, KAPPA)(sample)
+    assert list(unlabeled) == ["kappa", "f_ssl", "f_ssl+kappa"]
 
 
 def test_the_suite_measures_what_it_says(run, foreign, results):

@@ -332,10 +332,7 @@ def test_plus_is_right_for_an_uncertainty():
 def test_the_example_stands_for_the_mean():
     rng = np.random.default_rng(0)
     trend = -np.arange(6.0)[:, None]
-    scores = {"fog": trend + rng.normal(size=(6, 40)), "snow": trend + rng.normal(size=(6, 40))}
-    scores = {
-        name: np.insert(values, 7, trend[:, 0] + 30, axis=1) for name, values in scores.items()
-    }
+    scores = np.insert(trend + rng.normal(size=(2, 6, 40)), 7, trend[:, 0] + 30, axis=2)
     assert choose_example(scores) == 7  # it falls exactly as the mean does, from another level
 
 

@@ -21,40 +21,28 @@ from tfvmf.evaluation.suites import (
     Suite,
     check_names,
     evaluate,
-    write_report,
 )
 
 if TYPE_CHECKING:
+    from tfvmf.evaluation.report import write_report
     from tfvmf.evaluation.subject import Subject, subject_from_run
 
 __all__ = [
-    "SCORES",
-    "SUITES",
-    "Headline",
-    "Measured",
-    "NotApplicable",
-    "Options",
-    "Results",
-    "Subject",
-    "Suite",
-    "Uncertainty",
-    "check_names",
-    "evaluate",
-    "subject_from_run",
-    "uncertainty",
+    "SCORES", "SUITES", "Headline", "Measured", "NotApplicable", "Options", "Results", "Subject",
+    "Suite", "Uncertainty", "check_names", "evaluate", "subject_from_run", "uncertainty",
     "write_report",
-]
+]  # fmt: skip
 
-_OF_SUBJECT = ("Subject", "subject_from_run")
+_LATE = {"Subject": "subject", "subject_from_run": "subject", "write_report": "report"}
 
 
 def __getattr__(name: str) -> Any:
     if name in SUITES:
         return SUITES[name]
-    if name in _OF_SUBJECT:
-        return getattr(importlib.import_module(f"{__name__}.subject"), name)
+    if name in _LATE:
+        return getattr(importlib.import_module(f"{__name__}.{_LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_OF_SUBJECT, *SUITES})
+    return sorted({*globals(), *_LATE, *SUITES})

@@ -2,13 +2,14 @@
 
 import contextlib
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from PIL import Image
 
 from tfvmf.files import replacing
@@ -51,18 +52,17 @@ def save_pixels(pixels: np.ndarray, path: pathlib.Path) -> None:
 @contextlib.contextmanager
 def drawing(path: pathlib.Path, width: float, height: float, **style: Any) -> Iterator[Figure]:
     """A figure in our style, sized in inches, that is written to `path` at the end."""
-    with matplotlib.rc_context({**STYLE, **style}):
+    with matplotlib.rc_context({**STYLE, "axes.titlelocation": "left", **style}):
         figure = Figure(figsize=(width, height))
         yield figure
         save(figure, path)
 
 
-def show(axes: Iterable[Axes], count: int) -> list[Axes]:
-    """The first `count` axes of a grid; the others become invisible."""
-    axes = list(axes)
-    for axis in axes[count:]:
-        axis.set_visible(False)
-    return axes[:count]
+def draw_shares(axis: Axes, places: Any, shares: Any, labels: Sequence[str], **style: Any) -> None:
+    """Draws bars of shares, each below its label, on an axis of percentages."""
+    axis.bar_label(axis.bar(places, shares, **style), labels, padding=2)
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axis.grid(visible=False, axis="x")
 
 
 def draw_groups(axis: Axes, groups: Mapping[str, np.ndarray]) -> None:

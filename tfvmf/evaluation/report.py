@@ -1,8 +1,7 @@
 """All results about a subject on one page that opens from disk: no network, no other files.
 
-The page is made of what suites wrote (`results.json`, pictures): every call of `evaluate` writes it
-again from all that is there about the same checkpoint, data and sample. `compare` puts several runs
-side by side on such a page; it needs neither their encoders nor TensorFlow.
+The page is made of what suites wrote (`results.json`, pictures). `compare` puts several runs side
+by side; it needs neither their encoders nor TensorFlow.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tfvmf import pages
 from tfvmf.config import flatten
 from tfvmf.errors import UserError
 from tfvmf.evaluation.suites import SUITES, Results, at_step, count_images, headlines
-from tfvmf.evaluation.tables import Page, Table
+from tfvmf.evaluation.tables import Table
 from tfvmf.files import read_text, write_text
 
 if TYPE_CHECKING:
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
 _IDENTITY = ("data", "method", "step", "checkpoint")
 
 
-def write(subject: Subject) -> pathlib.Path:
-    """Writes `<directory>/report.html` from the results there; returns its path."""
+def write_report(subject: Subject) -> pathlib.Path:
+    """Writes `<directory>/report.html` with all results there about this subject; its path."""
     if subject.directory is None:
         raise ValueError("a report needs a subject with a directory")
     directory = pathlib.Path(subject.directory).expanduser()
-    measured, others = _about(directory, subject.identity())
-    write_text(directory / "report.html", render(subject, directory, measured, others))
+    measured, notes = _about(directory, subject.identity())
+    write_text(directory / "report.html", render(subject, directory, measured, notes))
     return directory / "report.html"
 
 
@@ -43,7 +42,7 @@ def render(
     subject: Subject,
     directory: pathlib.Path,
     measured: Mapping[str, Results],
-    others: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> str:
     """The page, as HTML. All values are text: the template escapes them."""
     counts = (count_images(results) for results in measured.values() if "of_images" in results)
@@ -59,7 +58,7 @@ def render(
         title=f"{subject.name} on {subject.test.name}",
         lead=", ".join(filter(None, lead)),
         runs=[subject.name],
-        notes=_left_out(others),
+        notes=notes,
         sections=_sections([directory], [measured]),
         facts={name: value for name, value in facts.items() if value is not None},
         settings=subject.settings,
@@ -72,49 +71,41 @@ def compare(runs: Sequence[str | pathlib.Path], *, output: str | pathlib.Path = 
     Args:
         runs: Run directories, whose `eval` is read, or directories of results themselves.
         output: Directory of `compare.html`; that of the first run's results by default.
-
-    Raises:
-        UserError: There are fewer than two, or one has no results.
     """
     places = [pathlib.Path(run).expanduser() for run in runs]
     if len(set(places)) < 2 or len(set(places)) < len(places):
         listed = ",".join(map(str, runs))
-        raise UserError(
-            f"compare={listed}: expected two or more different runs, like runs/a,runs/b"
-        )
+        expected = "expected two or more different runs, like runs/a,runs/b"
+        raise UserError(f"compare={listed}: {expected}")
     directories, measured, notes = [], [], []
     for place in places:
         own = [path for path in (place / "eval", place) if any(_results(path).values())]
         if not own:
-            raise UserError(
-                f"compare={place}: there are no results: `tfvmf evaluate {place}` first"
-            )
+            advice = f"`tfvmf evaluate {place}` first"
+            raise UserError(f"compare={place}: there are no results: {advice}")
         # Of results about several checkpoints or data, those with the newest.
         readable = {name: each for name, each in _results(own[0]).items() if each}
         newest = max(readable, key=lambda name: (own[0] / name / "results.json").stat().st_mtime)
-        about = {key: value for key, value in readable[newest].items() if key in _IDENTITY}
-        found, others = _about(own[0], about)
+        identity = {key: value for key, value in readable[newest].items() if key in _IDENTITY}
+        found, left_out = _about(own[0], identity)
         directories.append(own[0])
         measured.append(found)
-        notes += [f"{place}: {line}" for line in _left_out(others)]
-    facts = [next(iter(found.values())) for found in measured]
+        notes += [f"{place}: {line}" for line in left_out]
+    facts, names = [next(iter(found.values())) for found in measured], _names(places)
     if len({fact["data"] for fact in facts}) > 1:
         notes.append("The runs were measured on different data: their numbers are not comparable.")
-    path = (pathlib.Path(output).expanduser() if output else directories[0]) / "compare.html"
+    about = (filter(None, (f"{x['method']} on {x['data']}", at_step(x))) for x in facts)
     page = pages.render(
         "report.html.j2",
-        title="Runs compared: " + ", ".join(_names(places)),
-        lead="; ".join(
-            f"{name}: "
-            + ", ".join(filter(None, (f"{fact['method']} on {fact['data']}", at_step(fact))))
-            for name, fact in zip(_names(places), facts, strict=True)
-        ),
-        runs=_names(places),
+        title="Runs compared: " + ", ".join(names),
+        lead="; ".join(map("{}: {}".format, names, map(", ".join, about))),
+        runs=names,
         notes=notes,
-        sections=_sections(directories, measured, _names(places)),
-        facts=_differences(places, facts),
+        sections=_sections(directories, measured, names),
+        facts=Table(columns=["", *names], rows=_differences(places, facts)),
         settings={},
     )
+    path = (pathlib.Path(output).expanduser() if output else directories[0]) / "compare.html"
     write_text(path, page)
     return path
 
@@ -128,28 +119,24 @@ def _names(places: Sequence[pathlib.Path]) -> list[str]:
     return [str(place) for place in places]
 
 
-def _differences(places: Sequence[pathlib.Path], facts: Sequence[Results]) -> Table:
-    """What the runs are, and the settings in which they differ."""
-    rows: dict[str, list[str]] = {"directory": [str(place) for place in places]}
-    rows |= {
-        name: [str(fact.get(name, "")) for fact in facts]
-        for name in (*_IDENTITY, "images", "of_images")
-        if any(name in fact for fact in facts)
-    }
+def _differences(places: Sequence[pathlib.Path], facts: Sequence[Results]) -> list[list[str]]:
+    """What the runs are, and the settings in which they differ: a row each, its name first."""
     settings = []
     for place in places:
-        run = next(
-            (each for each in (place, place.parent) if (each / "config.json").is_file()), place
-        )
+        files = [each / "config.json" for each in (place, place.parent)]
+        text = next((read_text(file) for file in files if file.is_file()), None)
         try:
-            settings.append(flatten(json.loads(read_text(run / "config.json") or "{}")["config"]))
+            settings.append(flatten(json.loads(text or "{}")["config"]))
         except (AttributeError, KeyError, TypeError, ValueError):  # results of no run
             settings.append({})
+    rows = {"directory": list(map(str, places))}
+    for name in (*_IDENTITY, "images", "of_images"):
+        if any(name in fact for fact in facts):
+            rows[name] = [str(fact.get(name, "")) for fact in facts]
     for name in dict.fromkeys(key for each in settings for key in each):
         values = [str(each.get(name, "")) for each in settings]
         rows |= {name: values} if len(set(values)) > 1 else {}
-    cells = [[name, *values] for name, values in rows.items()]
-    return Table(columns=["", *_names(places)], rows=cells)
+    return [[name, *values] for name, values in rows.items()]
 
 
 def _results(directory: pathlib.Path) -> dict[str, Results]:
@@ -169,15 +156,12 @@ def _results(directory: pathlib.Path) -> dict[str, Results]:
 def _about(
     directory: pathlib.Path, identity: Mapping[str, Any]
 ) -> tuple[dict[str, Results], list[str]]:
-    """The results in a directory about one subject; names of those about another, or damaged."""
+    """The results in a directory about one subject; a note on those about another, or damaged."""
     found = _results(directory)
     measured = {n: each for n, each in found.items() if each and identity.items() <= each.items()}
-    return measured, [name for name in found if name not in measured]
-
-
-def _left_out(others: Sequence[str]) -> list[str]:
+    others = ", ".join(name for name in found if name not in measured)
     why = "Not shown, since measured at another checkpoint, with other data, or by another version"
-    return [f"{why}: {', '.join(others)}."] if others else []
+    return measured, [f"{why}: {others}."] if others else []
 
 
 def _sections(
@@ -192,21 +176,19 @@ def _sections(
             _part(directory / name, found[name]) if name in found else None
             for directory, found in zip(directories, measured, strict=True)
         ]
-        words = dict.fromkeys(line.words for part in parts if part for line in part["headlines"])
-        numbers = [
-            {line.words: f"{line.number} {line.beside}".strip() for line in part["headlines"]}
-            if part
-            else {}
-            for part in parts
-        ]
-        rows = [[line, *(each.get(line, "") for each in numbers)] for line in words]
+        rows: dict[str, list[str]] = {}
+        for place, part in enumerate(parts):
+            for line in part["headlines"] if part else []:
+                row = rows.setdefault(line.words, [""] * len(parts))
+                row[place] = f"{line.number} {line.beside}".strip()
+        cells = [[words, *row] for words, row in rows.items()]
         title = SUITES[name].title
         sections.append(
             {
                 "title": title,
                 "anchor": re.sub(r"\W+", "-", title.lower()),
                 "parts": parts,
-                "table": Table(columns=["", *names], rows=rows) if names and rows else None,
+                "table": Table(columns=["", *names], rows=cells) if names and cells else None,
             }
         )
     return sections
@@ -215,35 +197,25 @@ def _sections(
 def _part(directory: pathlib.Path, results: Results) -> dict[str, Any]:
     """What the page shows of a suite's results; pictures are addresses that hold them."""
     page, command = results["page"], results.get("open", "")
-    images = iter(_cut(directory / "sprite.png", sum(map(len, page["gallery"].values()))))
-    plots = [] if command or page["gallery"] else sorted(directory.glob("*.png"))
+    tiles = [(heading, *tile) for heading, row in page["gallery"].items() for tile in row]
+    gallery: dict[str, list[dict[str, str]]] = {heading: [] for heading in page["gallery"]}
+    if tiles:
+        with Image.open(directory / "sprite.png") as whole:  # they lie one below the other
+            width, height = whole.size[0], whole.size[1] // len(tiles)
+            for place, (heading, caption, hint) in enumerate(tiles):
+                file = io.BytesIO()
+                box = (0, place * height, width, (place + 1) * height)
+                whole.crop(box).save(file, format="PNG")
+                tile = {"caption": caption, "hint": hint, "address": pages.address(file.getvalue())}
+                gallery[heading].append(tile)
+    plots = [] if command or gallery else sorted(directory.glob("*.png"))
     blocks = [block if isinstance(block, str) else Table(**block) for block in page["blocks"]]
     return {
         "verdict": results["verdict"],
         "headlines": headlines(results),
-        "gallery": {
-            heading: [
-                {"caption": caption, "hint": hint, "address": next(images)}
-                for caption, hint in tiles
-            ]
-            for heading, tiles in page["gallery"].items()
-        },
+        "gallery": gallery,
         "plots": [(path.stem, pages.address(path.read_bytes())) for path in plots],
-        "page": Page(page["title"], blocks),
+        "title": page["title"],
+        "blocks": blocks,
         "command": command,
     }
-
-
-def _cut(sprite: pathlib.Path, count: int) -> list[str]:
-    """The addresses of `count` images that a picture holds one below the other."""
-    if not count:
-        return []
-    addresses = []
-    with Image.open(sprite) as whole:
-        width, height = whole.size[0], whole.size[1] // count
-        for place in range(count):
-            file = io.BytesIO()
-            part = whole.crop((0, place * height, width, (place + 1) * height))
-            part.save(file, format="PNG")
-            addresses.append(pages.address(file.getvalue()))
-    return addresses

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,9 +85,9 @@ class Uncertainty:
         judge: Of the first encoder, for `familiarity` and `confidence`.
         further: From the first encoder's outputs to further values {name: [B]} of the same pass.
         augmentation: What views are, for `agreement`.
-        num_views: Number of views, for `agreement`.
-        num_passes: Number of passes, for `dropout`.
-        seed: Seed of views and masks.
+        num_views: For `agreement`.
+        num_passes: For `dropout`.
+        seed: Of views and masks.
     """
 
     def __init__(
@@ -107,7 +107,8 @@ class Uncertainty:
             raise UserError("there is no encoder to measure: the list of members is empty")
         for member in self._members:
             check_outputs(member)
-        scores = check_scores([score] if isinstance(score, str) else score)
+        scores = [score] if isinstance(score, str) else score
+        self.scores = check_known("score", scores, SCORES)
         if not scores:
             raise UserError(f"name at least one score of {', '.join(SCORES)}")
         if judge is None and (judged := [name for name in scores if name in JUDGED]):
@@ -118,17 +119,10 @@ class Uncertainty:
             raise UserError("the score agreement needs an augmentation and at least 2 views")
         if "dropout" in scores and not (num_passes > 1 and models.has_dropout(self._members[0])):
             raise UserError("the score dropout needs an encoder with dropout and 2 passes or more")
-        self.scores = tuple(scores)
         self._network = with_judge(self._members[0], judge)
-        self._further = further
-        self._augmentation = augmentation
-        self._num_views, self._num_passes, self._seed = num_views, num_passes, seed
+        self._further, self._augmentation = further, augmentation
+        self._views, self._passes, self._seed = num_views, num_passes, seed
         self._embedder = inference.Embedder(self._forward)
-
-    @property
-    def score(self) -> Score:
-        """The first of the scores."""
-        return SCORES[self.scores[0]]
 
     def __call__(self, images: np.ndarray) -> Values:
         """The scores {name: [N]} of images [N, H, W, 3], uint8 or float in [0, 1]."""
@@ -136,37 +130,36 @@ class Uncertainty:
 
     def _forward(self, images: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
         """All scores [B] of a batch, in one graph."""
-        outputs = self._network(images, training=training)
+        first, outputs = self._members[0], self._network(images, training=training)
         values = {**outputs, "kappa": outputs["concentration"]}
         values["feature_norm"] = tf.norm(outputs["features"], axis=1)
+
+        def seeds(number: tf.Tensor) -> tf.Tensor:
+            same = tf.zeros(tf.shape(images)[:1], tf.int32)
+            return counter_random.example_seeds(self._seed, number, same, 0)
+
+        def direction(number: tf.Tensor) -> tf.Tensor:
+            assert self._augmentation is not None
+            views = self._augmentation(images, seeds(number))
+            return first(views, training=False)["mean_direction"]
+
+        def dropped(number: tf.Tensor) -> tf.Tensor:
+            with models.dropout_masks(seeds(number)):
+                return first(images, training=False)["features"]
+
         if "ensemble" in self.scores:
             others = [member(images, training=training) for member in self._members[1:]]
             features = [member["features"] for member in (outputs, *others)]
-            values["ensemble"] = mean_variance(tf.stack(features))
+            values["ensemble"] = _mean_variance(tf.stack(features))
         if "agreement" in self.scores:
-            directions = _draws(lambda number: self._view(images, number), self._num_views)
-            values["agreement"] = mean_cosine(directions)
+            # E[cos] over all pairs of K unit vectors: (|sum|^2 - K) / (K (K - 1)).
+            total, count = tf.reduce_sum(_draws(direction, self._views), axis=0), self._views
+            square = tf.reduce_sum(tf.square(total), axis=-1)
+            values["agreement"] = (square - count) / (count * (count - 1.0))
         if "dropout" in self.scores:
-            features = _draws(lambda number: self._drop(images, number), self._num_passes)
-            values["dropout"] = mean_variance(features)
+            values["dropout"] = _mean_variance(_draws(dropped, self._passes))
         more = self._further(outputs) if self._further else {}
         return {name: values[name] for name in self.scores} | more
-
-    def _view(self, images: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Directions [B, d] of one augmented view of each image."""
-        assert self._augmentation is not None
-        views = self._augmentation(images, self._seeds(images, number))
-        return self._members[0](views, training=False)["mean_direction"]
-
-    def _drop(self, images: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Features [B, F] of one network with units dropped."""
-        with models.dropout_masks(self._seeds(images, number)):
-            return self._members[0](images, training=False)["features"]
-
-    def _seeds(self, images: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        return counter_random.example_seeds(
-            self._seed, number, tf.zeros(tf.shape(images)[:1], tf.int32), 0
-        )
 
 
 def uncertainty(
@@ -176,10 +169,7 @@ def uncertainty(
     score: str | Sequence[str] = "kappa",
     **settings: Any,
 ) -> Values:
-    """The scores {name: [N]} of images [N, H, W, 3], uint8 or float in [0, 1].
-
-    `settings` are those of `Uncertainty`.
-    """
+    """The scores {name: [N]} of images [N, H, W, 3]; `settings` are those of `Uncertainty`."""
     return Uncertainty(members, score, **settings)(images)
 
 
@@ -211,29 +201,19 @@ def with_judge(encoder: keras.Model, judge: Judge | None) -> inference.Encoder:
     return forward
 
 
-def check_scores(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, each of which must be one of `SCORES`."""
-    return check_known("score", names, SCORES)
-
-
-def check_known(what: str, names: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
+def check_known(what: str, names: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
     """The names, each of which must be known."""
-    choices = list(known)
-    for name in names:
-        if name not in choices:
-            near = difflib.get_close_matches(name, choices, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"{what}={name} is unknown: {hint}use some of {', '.join(choices)}")
+    for name in [name for name in names if name not in known]:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"{what}={name} is unknown: {hint}use some of {', '.join(known)}")
     return tuple(names)
 
 
 def check_outputs(encoder: keras.Model) -> None:
-    """Raises UserError unless the encoder has the outputs that scores are made of.
-
-    A subclass of keras.Model knows its outputs only once it is called: it is not checked.
-    """
+    """Raises UserError unless the encoder has the outputs that scores are made of."""
     outputs = getattr(encoder, "output", getattr(encoder, "outputs", None))
-    if outputs is None:
+    if outputs is None:  # a subclass of keras.Model, which knows them only once it is called
         return
     if not isinstance(outputs, dict) or not set(models.OUTPUTS) <= outputs.keys():
         found = ", ".join(outputs) if isinstance(outputs, dict) else "no dictionary"
@@ -243,16 +223,9 @@ def check_outputs(encoder: keras.Model) -> None:
         raise UserError(f"the concentration has the shape {shape}: expected [batch]")
 
 
-def mean_variance(representations: tf.Tensor) -> tf.Tensor:
-    """U [B] = 1/D sum over d of the variance over m of representations [M, B, D]."""
-    return tf.reduce_mean(tf.math.reduce_variance(representations, axis=0), axis=-1)
-
-
-def mean_cosine(directions: tf.Tensor) -> tf.Tensor:
-    """E[cos] [B] over all pairs of K unit vectors [K, B, d]: (|sum|^2 - K) / (K (K - 1))."""
-    count = tf.cast(tf.shape(directions)[0], directions.dtype)
-    total = tf.reduce_sum(tf.square(tf.reduce_sum(directions, axis=0)), axis=-1)
-    return (total - count) / (count * (count - 1.0))
+def _mean_variance(features: tf.Tensor) -> tf.Tensor:
+    """U [B] = 1/D sum over d of the variance over m of features [M, B, D]."""
+    return tf.reduce_mean(tf.math.reduce_variance(features, axis=0), axis=-1)
 
 
 def _draws(draw: Callable[[tf.Tensor], tf.Tensor], count: int) -> tf.Tensor:

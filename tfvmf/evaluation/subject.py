@@ -16,15 +16,8 @@ from tfvmf.config import flatten
 from tfvmf.data import Augmentation, Source
 from tfvmf.data.base import sample_indices
 from tfvmf.errors import UserError
-from tfvmf.evaluation.scores import (
-    SCORES,
-    Score,
-    Uncertainty,
-    check_outputs,
-    check_scores,
-    from_outputs,
-    with_judge,
-)
+from tfvmf.evaluation import scores
+from tfvmf.evaluation.scores import SCORES, Score, Uncertainty
 from tfvmf.evaluation.suites import NotApplicable, Options
 from tfvmf.files import beside, find_model, scratch
 from tfvmf.methods import Method
@@ -34,15 +27,13 @@ from tfvmf.training import checkpoints, run_directory
 _CHUNK = 1000
 
 T = TypeVar("T")
+Arrays = dict[str, np.ndarray]
+Load = Callable[[str, str], Source]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Subject:
-    """An encoder and its data, ready to be measured.
-
-        subject = Subject(encoder=encoder, train=load_source("digits", "train"),
-                          test=load_source("digits", "test"))
-        results = evaluation.failure(subject)
+    """An encoder and its data, ready to be measured: `evaluation.failure(Subject(...))`.
 
     What suites compute of it (embeddings, the linear probe) is kept and shared between them.
 
@@ -51,24 +42,16 @@ class Subject:
             (unit vectors) and `concentration` [B].
         train: Images that others are compared with, labeled for most suites.
         test: Images that are measured.
-        name: What titles call it.
-        description: The network in words, for the report.
         members: Encoders of an ensemble, `encoder` first; () for a single encoder.
         probabilistic: Whether the concentration says anything; the main score if it does.
         augmentation: What views are, for the score and the suite `agreement`.
         classifier: From features [B, F] to logits [B, C], if it was trained with labels.
-        predicted_cosine: From kappa to the E[cos] of two views that it stands for; raises a
-            ValueError where it stands for none.
-        kappa_note: What a reader of kappa should know, or "".
-        judge: Says of images how familiar they are and whether to accept them, if the encoder was
-            calibrated: the scores `familiarity` and `confidence`, and the suite `decision`.
-        load: From the name of further data, as `data.load_source` takes it, and a split, to a
-            source of images of the same size.
-        reserve: Opens the labeled images that it was neither trained nor is measured on; None if
-            there are none of the same classes.
+        predicted_cosine: From kappa to the E[cos] of two views; a ValueError if there is none.
+        judge: Familiarity and decision of a calibrated encoder.
+        load: From a spec, as `data.load_source` takes it, and a split to a source of this size.
+        reserve: Opens labeled images that are neither trained nor measured on, if there are any.
         trained_on: Name of the data that it was trained on, if known.
-        metrics: Lines logged in training, each {name: value}, for the suite curves; those of an
-            ensemble have the number of their `member`.
+        metrics: Lines logged in training, {name: value}; an ensemble's have their `member`.
         directory: Where suites write; None to write nothing.
         workdir: The run directory that it was loaded from, if it was.
         facts: Entries that the results of every suite have (`step`, `checkpoint`).
@@ -89,7 +72,7 @@ class Subject:
     predicted_cosine: Callable[[tf.Tensor], tf.Tensor] | None = None
     kappa_note: str = ""
     judge: posthoc.Judge | None = None
-    load: Callable[[str, str], Source] | None = None
+    load: Load | None = None
     reserve: Callable[[], Source | None] | None = None
     trained_on: str = ""
     metrics: Sequence[Mapping[str, float]] = ()
@@ -101,7 +84,7 @@ class Subject:
     kept: dict[Hashable, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_outputs(self.encoder)
+        scores.check_outputs(self.encoder)
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` returns, called once for each key, encoder, judge and training source."""
@@ -111,10 +94,9 @@ class Subject:
         return self.kept[key]
 
     def sample(self, count: int) -> "Subject":
-        """The same with a seeded sample of the test images, stratified by class where it can be.
+        """The same with a seeded, stratified sample of the test images; 0 for all of them.
 
-        What is written about a sample goes to `<directory>/sample<count>`, beside the results of
-        the whole set. 0, or as many as there are, is the subject itself.
+        What is written about a sample goes to `<directory>/sample<count>`.
         """
         if count < 1 or count >= self.test.size:
             return self
@@ -133,11 +115,10 @@ class Subject:
     @property
     def embedder(self) -> inference.Embedder:
         """The encoder, and its judge if there is one, as a function of images."""
-        return self.keep(
-            "embedder", lambda: inference.Embedder(with_judge(self.encoder, self.judge))
-        )
+        embedder, judged = inference.Embedder, scores.with_judge
+        return self.keep(embedder, lambda: embedder(judged(self.encoder, self.judge)))
 
-    def embed(self, source: Source) -> inference.Embeddings:
+    def embed(self, source: Source) -> Arrays:
         """The encoder's outputs on a source, and its judge's."""
         if source is self.train or source is self.test:
             return self.keep(source, lambda: _apply(self.embedder, source))
@@ -146,57 +127,46 @@ class Subject:
     def labels(self, suite: str) -> tuple[np.ndarray, np.ndarray]:
         """Labels [N] of `train` and [n] of `test`, which a suite needs."""
         if self.train.labels is None or self.test.labels is None:
-            advice = "name labeled data"
-            if self.workdir is not None:
-                command = shlex.join(["tfvmf", "evaluate", str(self.workdir)])
-                advice += f", `{command} folder:/labeled/images`"
-            raise NotApplicable(
-                f"{self.test.name} has no labels, which the suite {suite} needs: {advice}"
-            )
+            lack = f"{self.test.name} has no labels, which the suite {suite} needs"
+            command = shlex.join(["tfvmf", "evaluate", str(self.workdir)])
+            example = f", `{command} folder:/labeled/images`" if self.workdir else ""
+            raise NotApplicable(f"{lack}: name labeled data{example}")
         return self.train.labels, self.test.labels
 
     def score(self, options: Options) -> Score:
         """The main score: the first that is asked for, or the one that suits the encoder."""
         if options.scores:
-            return self.uncertainty(options).score
+            return SCORES[self.uncertainty(options).scores[0]]
         if len(self.members) > 1:
             return SCORES["ensemble"]
         if models.has_dropout(self.encoder):
             return SCORES["dropout"]
         return SCORES["kappa" if self.probabilistic else "feature_norm"]
 
-    def uncertainty(
-        self, options: Options, further: Callable[..., Any] | None = None
-    ) -> Uncertainty:
+    def uncertainty(self, options: Options, further: Any = None) -> Uncertainty:
         """The scores that are asked for, as a function of uint8 images; `further`: see there."""
-        names = check_scores(options.scores) or (self.score(options).name,)
+        names = tuple(options.scores) or (self.score(options).name,)
+
+        views, passes = options.num_views, options.num_passes
 
         def make() -> Uncertainty:
+            given: dict[str, Any] = {"judge": self.judge, "augmentation": self.augmentation}
+            given |= {"further": further, "num_views": views, "num_passes": passes}
             try:
-                return Uncertainty(
-                    self.members or self.encoder,
-                    names,
-                    judge=self.judge,
-                    further=further,
-                    augmentation=self.augmentation,
-                    num_views=options.num_views,
-                    num_passes=options.num_passes,
-                )
+                return Uncertainty(self.members or self.encoder, names, **given)
             except UserError as error:
                 raise UserError(f"score={','.join(names)}: {error}") from error
 
-        return self.keep((Uncertainty, names, options.num_views, options.num_passes, further), make)
+        return self.keep((Uncertainty, names, views, passes, further), make)
 
-    def measure(self, source: Source, options: Options) -> dict[str, np.ndarray]:
+    def measure(self, source: Source, options: Options) -> Arrays:
         """All scores {name: [N]} of a source."""
         return _apply(self.uncertainty(options), source)
 
-    def main_score(
-        self, source: Source, embeddings: inference.Embeddings, options: Options
-    ) -> np.ndarray:
+    def main_score(self, source: Source, embeddings: Arrays, options: Options) -> np.ndarray:
         """The main score [N] of a source, whose embeddings are known."""
         name = self.score(options).name
-        known = from_outputs(name, embeddings)
+        known = scores.from_outputs(name, embeddings)
         return self.measure(source, options)[name] if known is None else known
 
     def open(self, source: str | Source, split: str = "test", *, sample: int = 0) -> Source:
@@ -243,21 +213,19 @@ def subject_from_run(
     Args:
         workdir: The run directory, or the name of a shipped model.
         checkpoint: One of its checkpoints; the newest by default.
-        data: What to measure it on, as `data.load_source` takes it, with the splits that the run
-            names; by default what it was judged on in training.
-        data_dir: Replaces the directory of TFDS data sets that the run was trained with.
+        data: What to measure it on, as `data.load_source` takes it; by default what it was judged
+            on in training.
+        data_dir: Replaces the run's directory of TFDS data sets.
         max_pixels: Replaces the run's; larger images are refused.
-        directory: Where suites write; `<workdir>/eval` by default, `runs/NAME/eval` of a shipped
-            model.
+        directory: Where suites write; `<workdir>/eval`, or `runs/NAME/eval` of a shipped model.
         trust_model: See `tfvmf.load`.
     """
     workdir = find_model(workdir)
     members = training.load_members(workdir, trust_model=trust_model)
     if members:
         if checkpoint:
-            raise UserError(
-                f"checkpoint={checkpoint}: an ensemble is evaluated at the last one of each member"
-            )
+            why = "an ensemble is evaluated at the last one of each member"
+            raise UserError(f"checkpoint={checkpoint}: {why}")
         method, step = members[0]
         config, name = method.config, f"{len(members)} members"
     else:
@@ -279,6 +247,12 @@ def subject_from_run(
         cast(Source, DeferredSource(load, judged, split, config.data.image_size))
         for split in (config.data.train_split, config.data.eval_split)
     )
+    reserve = functools.partial(training.load_reserve, config)
+    metrics = training.read_metrics(workdir) or [
+        {"member": number, **line}
+        for number in range(len(members))
+        for line in training.read_metrics(run_directory.member(workdir, number))
+    ]
     return Subject(
         **_declared(method),
         train=train,
@@ -288,11 +262,9 @@ def subject_from_run(
         augmentation=training.augmentation_from_config(config),
         judge=posthoc.load(run_directory.member(workdir, 0) if members else workdir, step=step),
         load=load,
-        reserve=functools.partial(training.load_reserve, config)
-        if judged == config.data.source
-        else None,
+        reserve=reserve if judged == config.data.source else None,
         trained_on=config.data.source,
-        metrics=_metrics(workdir, len(members)),
+        metrics=metrics,
         directory=beside(workdir) / "eval" if directory is None else directory,
         workdir=workdir,
         facts={"step": step, "checkpoint": name},
@@ -304,9 +276,7 @@ def subject_from_run(
 class DeferredSource:
     """Stands for a source that is opened when more than its name or image size is asked for."""
 
-    def __init__(
-        self, load: Callable[[str, str], Source], name: str, split: str, image_size: int
-    ) -> None:
+    def __init__(self, load: Load, name: str, split: str, image_size: int) -> None:
         self._load = functools.cache(lambda: load(name, split))
         self.name, self.split = name, split
         self.image_shape = (image_size, image_size, 3)
@@ -318,28 +288,12 @@ class DeferredSource:
 
 def _declared(method: Method) -> dict[str, Any]:
     """What a method declares about itself, as fields of a subject."""
-    return {
-        "encoder": method.encoder,
-        "description": method.describe_encoder(),
-        "probabilistic": method.probabilistic,
-        "classifier": method.classifier,
-        "predicted_cosine": method.predicted_cosine,
-        "kappa_note": method.kappa_note,
-    }
+    names = ("encoder", "probabilistic", "classifier", "predicted_cosine", "kappa_note")
+    fields = {name: getattr(method, name) for name in names}
+    return {**fields, "description": method.describe_encoder()}
 
 
-def _metrics(workdir: pathlib.Path, members: int) -> list[dict[str, float]]:
-    """The lines logged in training; those of an ensemble with the number of their member."""
-    return training.read_metrics(workdir) or [
-        {"member": number, **line}
-        for number in range(members)
-        for line in training.read_metrics(run_directory.member(workdir, number))
-    ]
-
-
-def _apply(
-    function: Callable[[np.ndarray], dict[str, np.ndarray]], source: Source
-) -> dict[str, np.ndarray]:
+def _apply(function: Callable[[np.ndarray], Arrays], source: Source) -> Arrays:
     """A function of uint8 images on all images of a source."""
     parts = []
     with Progress(source.size, unit="image", description=f"{source.name} ({source.split})") as bar:

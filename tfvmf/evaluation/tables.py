@@ -11,7 +11,7 @@ import numbers
 import re
 import textwrap
 import urllib.parse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ Cell = str | float | int | None
 # Markdown: what may start markup within a line, and what only at the beginning of a paragraph.
 # An underscore within a word and brackets that no link follows are harmless, and common here.
 _MARKDOWN = re.compile(r"[\\`*<~$&]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])")
-_MARKDOWN_START = re.compile(r"^([#+>=-]|\d+(?=[.)](\s|$)))")
+_MARKDOWN_START = re.compile(r"^(?:(?P<mark>[#+>=-])|(?P<number>\d+)(?=[.)](\s|$)))")
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -35,80 +35,55 @@ _LATEX = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows under titles.
-
-    Attributes:
-        columns: Titles of the columns.
-        rows: Cells of each row; None is empty.
-        footer: Rows that sum the others up; they come last and are emphasized.
-        form: How numbers with a fraction are written, as `format` takes it; CSV has six digits.
-        align: `l` or `r` for each column; by default a column with text is left-aligned.
-        title: Heading on a page; "" for none.
-    """
+    """Rows under titles."""
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    footer: Sequence[Sequence[Cell]] = ()
-    form: str = ".3f"
-    align: str = ""
-    title: str = ""
+    rows: Sequence[Sequence[Cell]]  # None is an empty cell
+    footer: Sequence[Sequence[Cell]] = ()  # rows that sum the others up
+    form: str = ".3f"  # of numbers with a fraction, as `format` takes it; CSV has six digits
+    align: str = ""  # `l` or `r` for each column; by default one with text is left-aligned
+    title: str = ""  # heading on a page
 
     def markdown(self) -> str:
         """The table in GitHub's Markdown, without its title."""
-
-        def line(cells: Iterable[str]) -> str:
-            return f"| {' | '.join(cells)} |"
-
-        sides = " | ".join("---:" if side == "r" else "---" for side in self._sides())
-        lines = [line(map(_markdown_cell, self.columns)), f"| {sides} |"]
-        lines += [line(map(_markdown_cell, self._texts(row))) for row in self.rows]
-        for row in self.footer:
-            cells = map(_markdown_cell, self._texts(row))
-            lines.append(line(f"**{cell}**" if cell else "" for cell in cells))
-        return "\n".join(lines) + "\n"
+        (head,), rows, footer = self._parts(_markdown_cell)
+        sides = ["---:" if side == "r" else "---" for side in self._sides()]
+        footer = [[f"**{cell}**" if cell else "" for cell in row] for row in footer]
+        return "".join(f"| {' | '.join(row)} |\n" for row in (head, sides, *rows, *footer))
 
     def text(self, *, width: int = 80) -> str:
         """The table for a terminal of this width; columns that do not fit follow below it."""
-        cells = [self._texts(row) for row in (*self.rows, *self.footer)]
+        (columns,), *parts = self._parts(str)
+        cells, sides = [row for part in parts for row in part], self._sides()
         sizes = [
             max(len(word) for word in (*title.split(), "", *(row[place] for row in cells)))
-            for place, title in enumerate(self.columns)
+            for place, title in enumerate(columns)
         ]
-        sides = self._sides()
         names = list(range(max(1, len(sides) - len(sides.lstrip("l")))))  # in every block
         blocks = [list(names)]
         for place in range(len(names), len(sizes)):
             if sum(sizes[each] + 2 for each in (*blocks[-1], place)) - 2 > width:
                 blocks.append(list(names))
             blocks[-1].append(place)
-
-        def line(texts: Mapping[int, str] | Sequence[str], block: Sequence[int]) -> str:
-            parts = (
-                f"{texts[place]:{'<' if sides[place] == 'l' else '>'}{sizes[place]}}"
-                for place in block
-            )
-            return "  ".join(parts).rstrip()
-
+        titles = list(map(textwrap.wrap, columns, sizes))
         lines: list[str] = []
         for block in blocks:
-            titles = [textwrap.wrap(self.columns[place], sizes[place]) for place in block]
-            height = max(map(len, titles))
-            heads = dict(zip(block, ([""] * (height - len(t)) + t for t in titles), strict=True))
-            lines += ["", *(line({p: heads[p][n] for p in block}, block) for n in range(height))]
+            aligned = ((place, "<" if sides[place] == "l" else ">") for place in block)
+            pattern = "  ".join(f"{{{place}:{side}{sizes[place]}}}" for place, side in aligned)
+            height = max(len(titles[place]) for place in block)
+            lower = [[""] * (height - len(words)) + words for words in titles]
+            heads = [[words[line] for words in lower] for line in range(height)]
+            head, body, foot = (
+                [pattern.format(*row).rstrip() for row in rows] for rows in (heads, *parts)
+            )
             rule = "-" * (sum(sizes[place] + 2 for place in block) - 2)
-            body = [line(row, block) for row in cells]
-            split = len(self.rows)
-            lines += [rule, *body[:split], *([rule] if self.footer else []), *body[split:]]
+            lines += ["", *head, rule, *body, *([rule] if foot else []), *foot]
         return "\n".join(lines[1:]) + "\n"
 
     def csv(self, *, beside: Mapping[str, Cell] | None = None) -> str:
-        """The table as comma-separated values.
-
-        Args:
-            beside: Further columns that have the same value in every row.
-        """
+        """The table as comma-separated values; `beside` are columns of one value each."""
         beside = beside or {}
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
@@ -120,37 +95,25 @@ class Table:
     def html(self) -> str:
         """The table as HTML, without its title; numbers have the class `number`."""
         sides = [' class="number"' if side == "r" else "" for side in self._sides()]
-
-        def line(cells: Iterable[str], tag: str) -> str:
-            marked = (
-                f"<{tag}{side}>{escape(cell)}</{tag}>"
-                for cell, side in zip(cells, sides, strict=True)
-            )
-            return f"<tr>{''.join(marked)}</tr>\n"
-
-        def part(tag: str, rows: Sequence[Sequence[Cell]], cell: str) -> str:
-            lines = "".join(line(self._texts(row), cell) for row in rows)
-            return f"<{tag}>\n{lines}</{tag}>\n" if lines else ""
-
-        head = part("thead", [self.columns], "th")
-        return (
-            f"<table>\n{head}{part('tbody', self.rows, 'td')}{part('tfoot', self.footer, 'td')}"
-            "</table>\n"
-        )
+        text = ""
+        tags = (("thead", "th"), ("tbody", "td"), ("tfoot", "td"))
+        for (part, tag), rows in zip(tags, self._parts(escape), strict=True):
+            lines = ""
+            for row in rows:
+                cells = (f"<{tag}{s}>{cell}</{tag}>" for s, cell in zip(sides, row, strict=True))
+                lines += f"<tr>{''.join(cells)}</tr>\n"
+            text += f"<{part}>\n{lines}</{part}>\n" if rows else ""
+        return f"<table>\n{text}</table>\n"
 
     __html__ = html  # templates that escape (Jinja's) take the table as it is
 
     def latex(self) -> str:
         r"""The table as LaTeX's `tabular` with the rules of the package `booktabs`."""
-
-        def line(cells: Iterable[str]) -> str:
-            return " & ".join(cells) + r" \\"
-
-        lines = [f"\\begin{{tabular}}{{{self._sides()}}}", r"\toprule"]
-        lines += [line(map(_latex_cell, self.columns)), r"\midrule"]
-        lines += [line(map(_latex_cell, self._texts(row))) for row in self.rows]
-        lines += [r"\midrule"] if self.footer else []
-        lines += [line(map(_latex_cell, self._texts(row))) for row in self.footer]
+        head, rows, footer = (
+            [" & ".join(row) + r" \\" for row in part] for part in self._parts(_latex_cell)
+        )
+        lines = [f"\\begin{{tabular}}{{{self._sides()}}}", r"\toprule", *head, r"\midrule", *rows]
+        lines += [r"\midrule", *footer] if footer else []
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
     def _sides(self) -> str:
@@ -161,8 +124,10 @@ class Table:
             for place in range(len(self.columns))
         )
 
-    def _texts(self, row: Sequence[Cell]) -> list[str]:
-        return [self._text(cell) for cell in row]
+    def _parts(self, escaped: Callable[[str], str]) -> Iterator[list[list[str]]]:
+        """The cells of the head, of the rows and of the footer as text."""
+        for part in ([self.columns], self.rows, self.footer):
+            yield [[escaped(self._text(cell)) for cell in row] for row in part]
 
     def _text(self, cell: Cell) -> str:
         if cell is None:
@@ -197,24 +162,8 @@ class Page:
                 address = urllib.parse.quote(block.file)
                 parts.append(f"![{_markdown_text(block.title)}]({address})")
             else:
-                parts.append(_MARKDOWN_START.sub(_escape_start, _markdown_text(block)))
+                parts.append(_MARKDOWN_START.sub(r"\g<number>\\\g<mark>", _markdown_text(block)))
         return "\n\n".join(parts) + "\n"
-
-    def html(self) -> str:
-        """The page as a part of an HTML document: its title is a heading of the third level."""
-        parts = [f"<h3>{escape(self.title)}</h3>\n"]
-        for block in self.blocks:
-            if isinstance(block, Table):
-                parts += [f"<h4>{escape(block.title)}</h4>\n"] if block.title else []
-                parts.append(f'<div class="scroll">{block.html()}</div>\n')
-            elif isinstance(block, Picture):
-                address = escape(urllib.parse.quote(block.file))
-                parts.append(f'<img alt="{escape(block.title)}" src="{address}">\n')
-            else:
-                parts.append(f"<p>{escape(block)}</p>\n")
-        return "".join(parts)
-
-    __html__ = html
 
 
 def one_line(text: str) -> str:
@@ -228,11 +177,6 @@ def _markdown_text(text: str) -> str:
 
 def _markdown_cell(text: str) -> str:
     return _markdown_text(text).replace("|", r"\|")
-
-
-def _escape_start(found: re.Match[str]) -> str:
-    start = found[0]
-    return f"{start}\\" if start.isdigit() else f"\\{start}"
 
 
 def _csv_cell(cell: Cell) -> str | int:

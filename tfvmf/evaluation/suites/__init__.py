@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfvmf.errors import UserError
-from tfvmf.evaluation.scores import check_known, check_scores
+from tfvmf.evaluation.scores import SCORES, check_known
 from tfvmf.evaluation.tables import Page, Table
 from tfvmf.files import write_text, writing
 from tfvmf.progress import printable
@@ -35,24 +35,17 @@ class Options:
     """How to measure. Each suite reads what concerns it.
 
     Attributes:
-        max_images: Number of test images that are measured, and of foreign ones: a seeded sample,
-            stratified where there are labels; 0 for all.
-        scores: Names of measures of uncertainty (`evaluation.SCORES`), the main one first; () for
-            the one that suits the subject.
+        max_images: Size of a seeded, stratified sample of test and foreign images; 0 for all.
+        scores: Names out of `evaluation.SCORES`, the main one first; () for the subject's own.
         num_passes: Forward passes of the score `dropout`.
         num_views: Augmented views of the score and the suite `agreement`.
         corruptions: `generate`, or `tfds` for the data set cifar10_corrupted.
         corrupted_dir: Directory of corrupted images in CIFAR-10-C's layout, used if given.
-        in_source: Familiar data of the suite ood, as `data.load_source` takes it; "" for the
-            subject's own.
-        ood_sources: Foreign data of the suites ood, decision and agreement: sources, or as
-            `data.load_source` takes them.
-        supervised: A model trained with labels on the same data; the suite ood measures distances
-            in its features.
-        alpha: Share of in-distribution images that the suite decision may reject; None for the
-            judge's own.
-        max_error: The suite decision looks for the smallest alpha at which the error rate of the
-            accepted images is below this.
+        in_source: Familiar data of the suite ood; "" for the subject's own.
+        ood_sources: Foreign data: sources, or specs as `data.load_source` takes them.
+        supervised: A model trained with labels on the same data, whose features ood uses.
+        alpha: Share of familiar images that decision may reject; None for the judge's own.
+        max_error: decision finds the smallest alpha with fewer errors among accepted images.
     """
 
     max_images: int = 0
@@ -68,15 +61,13 @@ class Options:
     max_error: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("scores", "ood_sources"):
-            value = getattr(self, name)
+        for name, value in (("scores", self.scores), ("ood_sources", self.ood_sources)):
             if isinstance(value, str):
                 raise ValueError(f"{name}={value!r}: expected a sequence, like ({value!r},)")
-        for name in ("alpha", "max_error"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 < value < 1.0:
-                raise UserError(f"{name}={value:g}: expected a share between 0 and 1, like 0.05")
-        check_scores(self.scores)
+        for name, share in (("alpha", self.alpha), ("max_error", self.max_error)):
+            if share is not None and not 0.0 < share < 1.0:
+                raise UserError(f"{name}={share:g}: expected a share between 0 and 1, like 0.05")
+        check_known("score", self.scores, SCORES)
 
 
 class Headline(NamedTuple):
@@ -103,70 +94,53 @@ class Headline(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a suite found.
+    """What a suite found."""
 
-    Attributes:
-        verdict: One sentence that says how good it is.
-        results: The numbers, for programs.
-        headlines: The three to five numbers that matter.
-        blocks: Paragraphs and tables to read; the first table is also `table.csv`.
-        lines: Further lines for the terminal.
-        gallery: Rows of images by heading, each image a caption and a hint: in this order they
-            lie one below the other in the file `sprite.png`.
-        files: Further files by name, each with a function that writes it to a path.
-    """
-
-    verdict: str
-    results: Mapping[str, Any]
-    headlines: Sequence[Headline] = ()
-    blocks: Sequence[str | Table] = ()
-    lines: Sequence[str] = ()
+    verdict: str  # one sentence that says how good it is
+    results: Mapping[str, Any]  # the numbers, for programs
+    headlines: Sequence[Headline] = ()  # the three to five numbers that matter
+    blocks: Sequence[str | Table] = ()  # paragraphs and tables; the first table is `table.csv`
+    lines: Sequence[str] = ()  # further ones for the terminal
+    # Rows of images by heading, each a caption and a hint, one below the other in `sprite.png`.
     gallery: Mapping[str, Sequence[tuple[str, str]]] = dataclasses.field(default_factory=dict)
+    # Further files by name, each with a function that writes it to a path.
     files: Mapping[str, Callable[[pathlib.Path], object]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Suite:
-    """A function of a subject that measures, and what others need to know about it.
+    """A function of a subject that measures: `results = suite(subject, max_images=1000)`.
 
-        results = suite(subject, max_images=1000)
-
-    Results are the suite's numbers, its `verdict`, of which method and data they are, at which
-    step, on how many (`images`) of how many (`of_images`) test images, and its `page`: what people
-    read. Where the subject has a directory, `<directory>/<name>/` gets the suite's files, its first
-    table (`table.csv`), its page (`table.md`) and, last, `results.json`.
-
-    Attributes:
-        name: In flags and paths. `measure` of the module of this name does the work; arrays among
-            its numbers become lists.
-        title: Its heading in the report and above its tables.
-        question: What it asks, for the help.
-        among_all: Whether `all` includes it; a suite that takes long should not be.
-        uses_images: Whether it looks at the test images.
+    Results are the suite's numbers, its `verdict`, the subject's identity, how many test images
+    were measured (`images`) of how many (`of_images`), and the `page` to read. A subject with a
+    directory gets `<directory>/<name>/` with the suite's files, `table.csv`, `table.md` and, last,
+    `results.json`.
     """
 
-    name: str
-    title: str
-    question: str
+    name: str  # in flags and paths; `measure` of the module of this name does the work
+    title: str  # its heading in the report and above its tables
+    question: str  # what it asks, for the help
     _: dataclasses.KW_ONLY
-    among_all: bool = True
-    uses_images: bool = True
-
-    def measure(self, subject: Subject, options: Options) -> Measured:
-        """What the suite finds, before anything is written."""
-        return importlib.import_module(f"{__name__}.{self.name}").measure(subject, options)
+    among_all: bool = True  # whether `all` includes it; a suite that takes long should not be
+    uses_images: bool = True  # whether it looks at the test images
 
     def __call__(self, subject: Subject, options: Options | None = None, **changes: Any) -> Results:
         """Measures a subject: `options`, or the defaults, with `changes` of their fields."""
         options = dataclasses.replace(options or Options(), **changes)
         subject = subject.sample(options.max_images)
         directory = subject.directory_for(self.name)
-        found = self.measure(subject, options)
-        sizes = {"images": subject.test.size, "of_images": subject.test.whole_size}
+        module = importlib.import_module(f"{__name__}.{self.name}")
+        found: Measured = module.measure(subject, options)
         results: Results = {"verdict": found.verdict}
-        results |= sizes if self.uses_images else {}  # a suite of other data has its own
+        if self.uses_images:  # a suite of other data has its own sizes
+            results |= {"images": subject.test.size, "of_images": subject.test.whole_size}
         results |= {**found.results, **subject.identity()}
-        page = self._page(found, results)
+        blocks = list(found.blocks)
+        if blocks:
+            known = [count_images(results) if self.uses_images else "", at_step(results)]
+            lead = ", ".join(filter(None, known))
+            blocks[:0] = [found.verdict, *([f"{lead}."] if lead else [])]
+        page = Page(f"{self.title}: {results['method']} on {results['data']}", blocks)
         shown = {name: getattr(found, name) for name in ("headlines", "lines", "gallery")}
         shown |= dataclasses.asdict(page)
         text = json.dumps(results | {"page": shown}, indent=2, default=lambda array: array.tolist())
@@ -177,19 +151,10 @@ class Suite:
                     write(directory / name)
             for table in [block for block in found.blocks if isinstance(block, Table)][:1]:
                 write_text(directory / "table.csv", table.csv())
-            if page.blocks:
+            if blocks:
                 write_text(directory / "table.md", page.markdown())
             write_text(directory / "results.json", text + "\n")
         return json.loads(text)
-
-    def _page(self, found: Measured, results: Results) -> Page:
-        """What people read: the verdict, what was measured, and the suite's blocks."""
-        blocks = list(found.blocks)
-        if blocks:
-            known = [count_images(results) if self.uses_images else "", at_step(results)]
-            lead = ", ".join(filter(None, known))
-            blocks = [found.verdict, *([f"{lead}."] if lead else []), *blocks]
-        return Page(f"{self.title}: {results['method']} on {results['data']}", blocks)
 
 
 SUITES: dict[str, Suite] = {
@@ -232,16 +197,11 @@ def evaluate(
 ) -> dict[str, Results]:
     """Runs suites one after another, prints what matters and writes the report.
 
-    Args:
-        subject: What to measure.
-        suites: Names, separated by commas. `all` is every suite that is not slow, and leaves out
-            those that have nothing to measure.
-        options: How to measure; the defaults if left out.
-        **changes: Fields of `Options` that replace these.
-
-    Returns:
-        The results of each suite, by name.
+    `suites` are names, separated by commas. `all` is every suite that is not slow, and leaves out
+    those that have nothing to measure. `changes` replace fields of the options.
     """
+    from tfvmf.evaluation.report import write_report
+
     names = check_names(suites)
     options = dataclasses.replace(options or Options(), **changes)
     everything = names == ["all"]
@@ -267,17 +227,6 @@ def evaluate(
     return found
 
 
-def write_report(subject: Subject) -> pathlib.Path:
-    """Writes `<directory>/report.html`, one page with all results there; returns its path.
-
-    Results of another checkpoint, method or data, which may lie in the same directory, are left
-    out.
-    """
-    from tfvmf.evaluation import report
-
-    return report.write(subject)
-
-
 def summarize(name: str, results: Results) -> Iterator[str]:
     """The lines that are printed about a suite: the verdict, and aligned numbers."""
     count = f" ({count_images(results)})" if "of_images" in results else ""
@@ -294,13 +243,9 @@ def summarize(name: str, results: Results) -> Iterator[str]:
 
 def _wrapped(text: str, indent: str) -> list[str]:
     """Lines of a terminal; names of files are as long as they are."""
-    return textwrap.wrap(
-        printable(text),
-        100,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    wrapper = textwrap.TextWrapper(100, subsequent_indent=indent, break_long_words=False)
+    wrapper.break_on_hyphens = False
+    return wrapper.wrap(printable(text))
 
 
 def headlines(results: Results) -> list[Headline]:

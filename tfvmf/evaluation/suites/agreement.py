@@ -1,8 +1,8 @@
 """How far is kappa from the agreement of views that it estimates (slow, only by name)?
 
-kappa is to predict the agreement of views, E[cos]: as kappa / 5 with the paper's weights. The
-suite measures both on clean, corrupted and foreign images. Where the agreement follows a corruption
-and kappa does not, the head is to blame; where neither does, the encoder.
+kappa is to predict the agreement of views, E[cos]: as kappa / 5 with the paper's weights. Where the
+agreement follows a corruption and kappa does not, the head is to blame; where neither does, the
+encoder.
 """
 
 import dataclasses
@@ -14,87 +14,62 @@ import scipy.stats
 import tensorflow as tf
 
 from tfvmf import vmf
-from tfvmf.data.corruptions import SEVERITIES
+from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.evaluation.scores import SCORES
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Headline, Measured, NotApplicable, Options
-from tfvmf.evaluation.suites.cifar10c import correlate, corrupted_images, measure_scores
+from tfvmf.evaluation.suites.cifar10c import correlate, corrupted_images, kept_scores
 from tfvmf.evaluation.suites.ood import detection, foreign_sources
 from tfvmf.evaluation.tables import Table
 
 PAIR = ("kappa", "agreement")
-
+_NOTHING = "the suite agreement has nothing to compare"
 _COLUMNS = ("images", "kappa", "predicted", "agreement", "error", "rank")
 
-Values = dict[str, np.ndarray]
 Cosine = Callable[[tf.Tensor], tf.Tensor]
 
 
 def measure(subject: Subject, options: Options) -> Measured:
     """Measures kappa and the agreement of views together."""
-    options = dataclasses.replace(options, scores=PAIR)
-    predict = _predicted_cosine(subject)
+    options, predict = dataclasses.replace(options, scores=PAIR), subject.predicted_cosine
+    if predict is None:
+        raise NotApplicable(f"{_NOTHING}: the subject has no predicted_cosine")
     one = subject.embedder(subject.test.images(0, 1))
     scale = scale_words(predict, dimension=one["mean_direction"].shape[1])
     # All that can be wrong with the sources shows before anything is measured.
     foreign = foreign_sources(subject, options)
     corrupted = corrupted_images(subject, options)
-    scores = measure_scores(subject, options, corrupted)
-    names = list(scores["kappa"])
+    scores = kept_scores(subject, options, corrupted)
     spearman = {
-        score: {name: correlate(scores[score][name], rounds=1).spearman for name in names}
+        score: {
+            name: correlate(values, rounds=1).spearman
+            for name, values in zip(CORRUPTIONS, scores[score], strict=True)
+        }
         for score in PAIR
     }
     means = {score: float(np.mean(list(spearman[score].values()))) for score in PAIR}
-    clean = {score: scores[score][names[0]][0] for score in PAIR}
-    damaged = {name: [scores[score][name][1:] for score in PAIR] for name in names}
-    found = {
-        "clean": compare(predict, *clean.values()),
-        "corrupted": compare(
-            predict, *(np.concatenate([damaged[name][i] for name in names]).ravel() for i in (0, 1))
-        ),
-    }
+    clean = {score: scores[score][0, 0] for score in PAIR}
+    damaged = np.stack([scores[score][:, 1:] for score in PAIR], axis=2)  # [18, 5, 2, N]
+    every = (each.ravel() for each in np.moveaxis(damaged, 2, 0))
+    found = {"clean": compare(predict, *clean.values()), "corrupted": compare(predict, *every)}
     calibration = {
-        name: [compare(predict, *pair) for pair in zip(*damaged[name], strict=True)]
-        for name in names
+        name: [compare(predict, *pair) for pair in by_severity]
+        for name, by_severity in zip(CORRUPTIONS, damaged, strict=True)
     }
     out = {}
     for name, source in foreign.items():
         values = subject.measure(source, options)
-        out[name] = compare(predict, *(values[score] for score in PAIR)) | {
-            f"{score}_auroc": _auroc(score, clean, values) for score in PAIR
-        }
-    blocks: list[str | Table] = [
-        f"{corrupted.described}. Agreement: the mean cosine E[cos] of the directions of "
-        f"{options.num_views} augmented views, measured. Predicted: {scale}, from the image alone. "
-        f"The error is the mean of |{scale} - E[cos]| over the images (few views make the "
-        "measurement itself uncertain); the rank correlation is Spearman's, of kappa with E[cos] "
-        "over the images.",
-        *([f"Note: {subject.kappa_note}."] if subject.kappa_note else []),
-        Table(
-            title="What kappa predicts",
-            columns=["images of", *_COLUMNS, *(f"{score} AUROC" for score in PAIR)],
-            rows=[
-                [name, *map(entry.get, (*_COLUMNS, *(f"{score}_auroc" for score in PAIR)))]
-                for name, entry in (found | out).items()
-            ],
-        ),
-        Table(
-            title="Spearman correlation with severity (six points), and the error at each severity",
-            columns=["corruption", *PAIR, *(f"error at {severity}" for severity in SEVERITIES)],
-            rows=[
-                [name, *(spearman[score][name] for score in PAIR), *(each["error"] for each in row)]
-                for name, row in calibration.items()
-            ],
-            footer=[["mean", *means.values(), *[None] * len(SEVERITIES)]],
-        ),
-    ]
+        out[name] = compare(predict, *(values[score] for score in PAIR))
+        for score in PAIR:
+            pair = (SCORES[score].uncertainty(each[score]) for each in (clean, values))
+            out[name][f"{score}_auroc"] = detection(*pair)["auroc"]
     blame = "kappa follows corruptions as the views do"
     if means["agreement"] >= -0.5:
         blame = "the agreement of views itself does not follow corruptions: the encoder is to blame"
     elif means["kappa"] > means["agreement"] + 0.3:
         blame = "the views follow corruptions and kappa does not: the head is to blame"
     errors = {name: entry["error"] for name, entry in (found | out).items()}
+    keys = (*_COLUMNS, *(f"{score}_auroc" for score in PAIR))
     return Measured(
         verdict=f"kappa misses the agreement by {errors['clean']:.3f} (clean), "
         f"{errors['corrupted']:.3f} (corrupted); {blame}",
@@ -116,7 +91,29 @@ def measure(subject: Subject, options: Options) -> Measured:
             Headline("mean Spearman of kappa with severity", means["kappa"], "+.3f"),
             Headline("mean Spearman of the agreement itself", means["agreement"], "+.3f"),
         ],
-        blocks=blocks,
+        blocks=[
+            f"{corrupted.described}. Agreement: the mean cosine E[cos] of the directions of "
+            f"{options.num_views} augmented views, measured. Predicted: {scale}, from the image "
+            f"alone. The error is the mean of |{scale} - E[cos]| over the images (few views make "
+            "the measurement itself uncertain); the rank correlation is Spearman's, of kappa with "
+            "E[cos] over the images.",
+            *([f"Note: {subject.kappa_note}."] if subject.kappa_note else []),
+            Table(
+                ["images of", *_COLUMNS, *(f"{score} AUROC" for score in PAIR)],
+                [[name, *map(entry.get, keys)] for name, entry in (found | out).items()],
+                title="What kappa predicts",
+            ),
+            Table(
+                ["corruption", *PAIR, *(f"error at {severity}" for severity in SEVERITIES)],
+                [
+                    [name, *(spearman[s][name] for s in PAIR), *(each["error"] for each in row)]
+                    for name, row in calibration.items()
+                ],
+                footer=[["mean", *means.values(), *[None] * len(SEVERITIES)]],
+                title="Spearman correlation with severity (six points), and the error at each "
+                "severity",
+            ),
+        ],
     )
 
 
@@ -145,22 +142,8 @@ def scale_words(predict: Cosine, *, dimension: int) -> str:
     try:
         cosine = np.asarray(predict(kappa))
     except ValueError as error:
-        raise NotApplicable(f"the suite agreement has nothing to compare: {error}") from error
+        raise NotApplicable(f"{_NOTHING}: {error}") from error
     if np.allclose(cosine, cosine[0] * kappa, rtol=1e-5):
         return f"kappa / {1 / float(cosine[0]):g}"
     exact = vmf.mean_resultant_length(kappa, dimension)
     return "A_d(kappa)" if np.allclose(cosine, exact, rtol=1e-5) else "f(kappa)"
-
-
-def _predicted_cosine(subject: Subject) -> Cosine:
-    if subject.predicted_cosine is None:
-        raise NotApplicable(
-            "the suite agreement has nothing to compare: the subject has no predicted_cosine"
-        )
-    return subject.predicted_cosine
-
-
-def _auroc(score: str, clean: Values, foreign: Values) -> float:
-    """How well a score tells foreign images from the clean ones."""
-    turn = SCORES[score].uncertainty
-    return detection(turn(clean[score]), turn(foreign[score]))["auroc"]

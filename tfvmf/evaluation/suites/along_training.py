@@ -24,14 +24,12 @@ def measure(subject: Subject, options: Options) -> Measured:
         rows.append({"step": at.facts["step"], **{key: results[key] for key in MEANS}})
         mean = f"mean Spearman {results['mean_spearman']:+.3f}"
         print(f"step {at.facts['step']}: {verdict(results)}, {mean}", flush=True)
+    last = rows[-1]["step"]
     return Measured(
         verdict=f"at the last of {len(rows)} checkpoints {verdict(results)}",
         results={"checkpoints": rows},
-        headlines=[
-            Headline(f"mean Spearman at step {row['step']}", row["mean_spearman"], "+.3f")
-            for row in rows[-1:]
-        ],
-        blocks=[Table(columns=list(rows[0]), rows=[list(row.values()) for row in rows])],
+        headlines=[Headline(f"mean Spearman at step {last}", rows[-1]["mean_spearman"], "+.3f")],
+        blocks=[Table(list(rows[0]), [list(row.values()) for row in rows])],
         files={"along_training.png": lambda path: _draw(path, rows)},
     )
 
@@ -42,8 +40,7 @@ def _draw(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
         steps = [row["step"] for row in rows]
         for key, words in (("mean_spearman", "six points"), ("mean_per_image", "all images")):
             axis.plot(steps, [row[key] for row in rows], "o-", label=words)
-        axis.set_xlabel("training step")
-        axis.set_xlim(0, 1.05 * steps[-1])
-        axis.set_ylim(-1.05, 1.05)
-        axis.set_title("mean Spearman correlation of the score with severity", loc="left")
+        title = "mean Spearman correlation of the score with severity"
+        limits = {"xlim": (0, 1.05 * steps[-1]), "ylim": (-1.05, 1.05)}
+        axis.set(title=title, xlabel="training step", **limits)
         axis.legend()

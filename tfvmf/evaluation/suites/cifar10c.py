@@ -17,15 +17,14 @@ from tfvmf.data import Source
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.data.corruptions.corrupted import Corrupted, open_corrupted
 from tfvmf.evaluation import paper, plots
-from tfvmf.evaluation.scores import SCORES, Uncertainty, one_pass
+from tfvmf.evaluation.scores import SCORES, Score, Uncertainty, one_pass
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Headline, Measured, Options, Results
-from tfvmf.evaluation.tables import Cell, Table
+from tfvmf.evaluation.tables import Table
 from tfvmf.progress import Progress
 
 _CHUNK = 1000
 _SHOWN = ("gaussian_blur", "fog", "gaussian_noise", "pixelate", "zoom_blur")
-_SIX_POINTS = ("spearman", "pearson")
 MEANS = ("mean_spearman", "mean_pearson", "mean_per_image", "mean_auroc")
 _PAPER_ROWS = {
     "kappa": "Ours (-)",
@@ -33,7 +32,8 @@ _PAPER_ROWS = {
     "dropout variance": "MC dropout (+)",
 }
 
-Scores = dict[str, np.ndarray]  # [6, N] by corruption: clean, severities 1 to 5
+# By score [18, 6, N]: corruptions; clean (the same for each) and severities 1 to 5; images.
+Scores = dict[str, np.ndarray]
 
 
 class Correlation(NamedTuple):
@@ -44,9 +44,7 @@ class Correlation(NamedTuple):
     pearson: float  # linear correlation of the same points, as in its appendix
     per_image: float  # rank correlation over all (image, severity) pairs
     interval: tuple[float, float]  # its 95 % interval, by a bootstrap over images
-    # How often a clean image has a higher score than one of severity 5 (a draw counts half): the
-    # AUROC of telling them apart by a score that should fall.
-    falls: float
+    falls: float  # AUROC of telling severity 5 from clean by a score that should fall
 
 
 def correlate(scores: np.ndarray, *, rounds: int = 1000, seed: int = 0) -> Correlation:
@@ -56,36 +54,42 @@ def correlate(scores: np.ndarray, *, rounds: int = 1000, seed: int = 0) -> Corre
     """
     scores = scores.astype(np.float64)
     levels, means = np.arange(len(scores)), scores.mean(axis=1)
-    moves = np.ptp(means) > 0
+    moves, count = np.ptp(means) > 0, scores.shape[1]
     spearman = scipy.stats.spearmanr(levels, means).statistic if moves else np.nan
     pearson = np.corrcoef(levels, means)[0, 1] if moves else np.nan
-    per_image, interval = _per_image(scores, rounds, seed)
-    wins = scipy.stats.mannwhitneyu(scores[0], scores[-1], method="asymptotic").statistic
-    falls = float(wins) / scores.shape[1] ** 2
-    return Correlation(means.tolist(), float(spearman), float(pearson), per_image, interval, falls)
-
-
-def _per_image(scores: np.ndarray, rounds: int, seed: int) -> tuple[float, tuple[float, float]]:
     # Ranks are made once, over all pairs; a bootstrap round only weights the images, which
     # needs three sums per image instead of another sort.
     ranks = scipy.stats.rankdata(scores).reshape(scores.shape)
     ranks -= ranks.mean()
-    levels = (np.arange(len(scores)) - (len(scores) - 1) / 2)[:, None]
-    sums = np.stack([(ranks * levels).sum(0), (ranks**2).sum(0), ranks.sum(0)])
-    level_square = float((levels**2).sum())
-    count = scores.shape[1]
+    centered = (levels - (len(scores) - 1) / 2)[:, None]
+    sums = np.stack([(ranks * centered).sum(0), (ranks**2).sum(0), ranks.sum(0)])
+    level_square = float((centered**2).sum())
 
-    def value(weighted: np.ndarray) -> np.ndarray:
+    def rank_correlation(weighted: np.ndarray) -> np.ndarray:
         product, square, total = weighted
-        pairs = count * len(scores)
-        spread = np.sqrt(np.maximum(square - total**2 / pairs, 0.0) * level_square * count)
+        variance = np.maximum(square - total**2 / scores.size, 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return product / spread
+            return product / np.sqrt(variance * level_square * count)
 
     weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), rounds)
-    sampled = value(sums @ weights.T)
-    low, high = np.quantile(sampled, [0.025, 0.975])
-    return float(value(sums.sum(axis=1))), (float(low), float(high))
+    low, high = np.quantile(rank_correlation(sums @ weights.T), [0.025, 0.975])
+    return Correlation(
+        means=means.tolist(),
+        spearman=float(spearman),
+        pearson=float(pearson),
+        per_image=float(rank_correlation(sums.sum(axis=1))),
+        interval=(float(low), float(high)),
+        falls=auroc(scores[0], scores[-1]),
+    )
+
+
+def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
+    """How often an image of the first has a higher score [N] than one of the second [M].
+
+    A draw counts half.
+    """
+    wins = scipy.stats.mannwhitneyu(inside, outside, method="asymptotic").statistic
+    return float(wins) / (len(inside) * len(outside))
 
 
 def measure(subject: Subject, options: Options) -> Measured:
@@ -107,32 +111,21 @@ def measure(subject: Subject, options: Options) -> Measured:
 
 def corrupted_images(subject: Subject, options: Options) -> Corrupted:
     """The corrupted test images that options ask for; problems with files show here."""
-    return open_corrupted(
-        subject.test,
-        kind=options.corruptions,
-        directory=options.corrupted_dir,
-        load=subject.open,
-    )
+    kind, directory = options.corruptions, options.corrupted_dir
+    return open_corrupted(subject.test, kind=kind, directory=directory, load=subject.open)
 
 
 def measure_corruption(
     subject: Subject, options: Options, corrupted: Corrupted | None = None
-) -> tuple[Results, dict[str, Correlation], Scores]:
-    """The suite's numbers without its files.
-
-    Returns:
-        The results, and for the main score the correlations and the values [6, N] by corruption.
-    """
+) -> tuple[Results, dict[str, Correlation], np.ndarray]:
+    """The suite's numbers; of the main score also correlations and values [18, 6, N]."""
     corrupted = corrupted or corrupted_images(subject, options)
-    measured = measure_scores(subject, options, corrupted)
-    score = subject.score(options)
+    measured, score = kept_scores(subject, options, corrupted), subject.score(options)
     correlations = {
-        name: {corruption: correlate(values) for corruption, values in by_corruption.items()}
-        for name, by_corruption in measured.items()
+        name: dict(zip(CORRUPTIONS, map(correlate, measured[name]), strict=True))
+        for name in subject.uncertainty(options).scores
     }
-    summaries = {
-        name: summarize(values, SCORES[name].expected_sign) for name, values in correlations.items()
-    }
+    summaries = {name: summarize(each, SCORES[name]) for name, each in correlations.items()}
     results = {
         "score": score.title,
         **summaries[score.name],
@@ -142,66 +135,55 @@ def measure_corruption(
     return results, correlations[score.name], measured[score.name]
 
 
-def measure_scores(subject: Subject, options: Options, corrupted: Corrupted) -> dict[str, Scores]:
-    """Every score that is asked for under every corruption: {score: {corruption: [6, N]}}."""
-    asked = subject.uncertainty(options).scores
-    kept = kept_scores(subject, options, corrupted, asked)
-    return {name: kept[name] for name in asked}
-
-
 def kept_scores(
     subject: Subject,
     options: Options,
     corrupted: Corrupted,
-    needed: Sequence[str],
+    needed: Sequence[str] = (),
     further: Callable[..., Any] | None = None,
-) -> dict[str, Scores]:
-    """All scores that were measured, among them `needed`, some of which `further` may give.
+) -> Scores:
+    """All scores measured so far: those asked for, and `needed`, which `further` may give.
 
     The subject keeps them, together with all that the same pass over the images gives, for other
     suites: 4 bytes for each score, image, corruption and severity.
     """
     asked, source = subject.uncertainty(options).scores, subject.test
     settings = (options.num_views, options.num_passes, options.corruptions)
-    kept: dict[str, Scores] = subject.keep(
-        ("corrupted", source, *settings, str(options.corrupted_dir)), dict
-    )
-    if not {*asked, *needed} <= kept.keys():
-        names = dict.fromkeys((*asked, *one_pass(subject.judge)))
-        # A pass gives `further` and something else: the main score, where nothing is missing.
-        missing = [name for name in names if name not in kept] or asked[:1]
-        uncertainty = subject.uncertainty(dataclasses.replace(options, scores=missing), further)
-        kept |= score_corrupted(uncertainty, source, corrupted)
+    kept: Scores = subject.keep(("corrupted", source, *settings, str(options.corrupted_dir)), dict)
+    if {*asked, *needed} <= kept.keys():
+        return kept
+    names = dict.fromkeys((*asked, *one_pass(subject.judge)))
+    # A pass gives `further` and something else: the main score, where nothing is missing.
+    missing = [name for name in names if name not in kept] or asked[:1]
+    uncertainty = subject.uncertainty(dataclasses.replace(options, scores=missing), further)
+    kept |= score_corrupted(uncertainty, source, corrupted)
     return kept
 
 
-def score_corrupted(
-    uncertainty: Uncertainty, source: Source, corrupted: Corrupted
-) -> dict[str, Scores]:
-    """Scores of a source under every corruption: {score: {corruption: [6, N]}}."""
-    shape = (1 + len(SEVERITIES), source.size)
-    measured: dict[str, Scores] = {}
+def score_corrupted(uncertainty: Uncertainty, source: Source, corrupted: Corrupted) -> Scores:
+    """Scores of a source, clean and under every corruption."""
+    measured: Scores = {}
     chunks = [(start, min(start + _CHUNK, source.size)) for start in range(0, source.size, _CHUNK)]
     total = source.size * (1 + len(SEVERITIES) * len(CORRUPTIONS))
     with Progress(total, unit="image", description="corruptions") as progress:
         for start, stop in chunks:
             for name, values in uncertainty(source.images(start, stop)).items():
                 if name not in measured:
-                    measured[name] = {each: np.empty(shape, np.float32) for each in CORRUPTIONS}
-                for by_severity in measured[name].values():
-                    by_severity[0, start:stop] = values
+                    shape = (len(CORRUPTIONS), 1 + len(SEVERITIES), source.size)
+                    measured[name] = np.empty(shape, np.float32)
+                measured[name][:, 0, start:stop] = values
             progress.update(stop - start)
         parts = [(*each, *chunk) for each in product(CORRUPTIONS, SEVERITIES) for chunk in chunks]
         for (corruption, severity, start, stop), images in corrupted.read_ahead(parts):
             for name, values in uncertainty(images).items():
-                measured[name][corruption][severity, start:stop] = values
+                measured[name][CORRUPTIONS.index(corruption), severity, start:stop] = values
             progress.update(stop - start, f"{corruption} {severity}")
     return measured
 
 
-def summarize(correlations: Mapping[str, Correlation], sign: int) -> dict[str, Any]:
-    """The numbers of `results.json`, of a score whose correlations should have this sign."""
-    each = correlations.items()
+def summarize(correlations: Mapping[str, Correlation], score: Score) -> dict[str, Any]:
+    """The numbers of `results.json`, by corruption."""
+    sign, each = score.expected_sign, correlations.items()
     by_name: dict[str, dict[str, float]] = {
         "spearman": {name: c.spearman for name, c in each},
         "pearson": {name: c.pearson for name, c in each},
@@ -247,50 +229,47 @@ def _words(name: str) -> str:
 def _blocks(results: Results, *, own: bool) -> list[str | Table]:
     """What every corruption does to the score, with the paper's row beside, and other scores."""
     score, row = results["score"], _PAPER_ROWS.get(results["score"], "Ours (-)")
-    sign = "minus" if results["expected_sign"] < 0 else "plus"
-    other = (
-        "" if own else " The images are not CIFAR-10's: the protocol is the same, the data are not."
-    )
-    printed = [table[row] for table in (paper.TABLE_1, paper.TABLE_1_PEARSON)]
-    rows: list[list[Cell]] = []
-    for name, means in results["mean_score"].items():
-        single, ours = results["per_image"][name], [results[key][name] for key in _SIX_POINTS]
-        six = [value for pair in zip(ours, (each[name] for each in printed)) for value in pair]  # noqa: B905
-        rows.append(
-            [name, *six, single["spearman"], *single["interval"], results["auroc"][name], *means]
-        )
-    spearman, pearson = (float(np.mean([*each.values()])) for each in printed)
-    means = [results["mean_spearman"], spearman, results["mean_pearson"], pearson]
-    last = [results["mean_per_image"], None, None, results["mean_auroc"], *[None] * 6]
+    signs = {-1: "minus", 1: "plus"}
+    other = " The images are not CIFAR-10's: the protocol is the same, the data are not."
+    columns = {
+        "Spearman": results["spearman"],
+        "paper: Spearman": paper.TABLE_1[row],
+        "Pearson": results["pearson"],
+        "paper: Pearson": paper.TABLE_1_PEARSON[row],
+        "per image": {name: each["spearman"] for name, each in results["per_image"].items()},
+        "low": {name: each["interval"][0] for name, each in results["per_image"].items()},
+        "high": {name: each["interval"][1] for name, each in results["per_image"].items()},
+        "AUROC": results["auroc"],
+    }
+    mean = [
+        None if column in ("low", "high") else float(np.mean([*values.values()]))
+        for column, values in columns.items()
+    ]
     blocks: list[str | Table] = [
         f"{results['corruptions']}. A negative correlation says that {score} falls as the "
-        f"corruption grows; the expected sign is {sign}. Spearman and Pearson are of six points "
-        "(the mean score of clean images and at severities 1 to 5, the last columns), with the "
-        f"paper's \"{row}\" beside: 1000 epochs of ResNet-50 on CIFAR-10-C.{other}",
+        f"corruption grows; the expected sign is {signs[results['expected_sign']]}. Spearman and "
+        "Pearson are of six points (the mean score of clean images and at severities 1 to 5, the "
+        f'last columns), with the paper\'s "{row}" beside: 1000 epochs of ResNet-50 on '
+        f"CIFAR-10-C.{'' if own else other}",
         "Single images: Spearman's correlation over all (image, severity) pairs with its 95 % "
         "interval, and the AUROC of severity 5 against clean.",
         Table(
-            columns=["corruption", "Spearman", "paper: Spearman", "Pearson", "paper: Pearson",
-                     "per image", "low", "high", "AUROC", "clean", *map(str, SEVERITIES)],
-            rows=rows,
-            footer=[["mean", *means, *last]],
+            ["corruption", *columns, "clean", *map(str, SEVERITIES)],
+            [
+                [name, *(each[name] for each in columns.values()), *means]
+                for name, means in results["mean_score"].items()
+            ],
+            footer=[["mean", *mean, *[None] * 6]],
         ),
-    ]  # fmt: skip
+    ]
     if len(results["scores"]) > 1:
-        blocks.append(
-            Table(
-                title="Scores beside each other, means over the corruptions",
-                columns=["score", "sign", "Spearman", "Pearson", "over all images", "AUROC"],
-                rows=[
-                    [
-                        SCORES[name].title,
-                        "minus" if entry["expected_sign"] < 0 else "plus",
-                        *(entry[key] for key in MEANS),
-                    ]
-                    for name, entry in results["scores"].items()
-                ],
-            )
-        )
+        rows = [
+            [SCORES[name].title, signs[each["expected_sign"]], *(each[key] for key in MEANS)]
+            for name, each in results["scores"].items()
+        ]
+        heads = ["score", "sign", "Spearman", "Pearson", "over all images", "AUROC"]
+        title = "Scores beside each other, means over the corruptions"
+        blocks.append(Table(heads, rows, title=title))
     return blocks
 
 
@@ -298,17 +277,14 @@ def draw_means(
     path: pathlib.Path, correlations: Mapping[str, Correlation], *, score: str, sign: int = -1
 ) -> None:
     """The mean score against severity, one panel per corruption; blue has the right sign."""
-    columns = 6
-    rows = -(-len(correlations) // columns)
-    with plots.drawing(path, 11, 1.75 * rows) as figure:
-        axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        shown = plots.show(axes.flat, len(correlations))
-        for axis, (name, value) in zip(shown, correlations.items(), strict=True):
+    with plots.drawing(path, 11, 5.25) as figure:
+        axes = figure.subplots(3, 6, sharex=True, sharey=True)
+        for axis, (name, value) in zip(axes.flat, correlations.items(), strict=True):
             color = plots.BLUE if sign * value.spearman >= 0 else plots.ORANGE
             axis.plot(value.means, marker="o", markersize=3, color=color)
             axis.axhline(value.means[0], color=plots.GRAY, linewidth=0.8, linestyle=":")
-            axis.set_title(f"{_words(name)}  {value.spearman:+.2f}", loc="left")
-            axis.set_xticks(range(len(value.means)))
+            title = f"{_words(name)}  {value.spearman:+.2f}"
+            axis.set(title=title, xticks=range(len(value.means)))
         mean = np.mean([value.spearman for value in correlations.values()])
         figure.suptitle(
             f"Mean {score} against severity (0: clean). Spearman in the titles, mean {mean:+.3f}; "
@@ -318,27 +294,26 @@ def draw_means(
         figure.tight_layout()
 
 
-def choose_example(scores: Mapping[str, np.ndarray]) -> int:
-    """The image whose scores [6, N] change most like their mean, so that it stands for others.
+def choose_example(scores: np.ndarray) -> int:
+    """The image whose scores [C, 6, N] change most like their mean, so that it stands for others.
 
-    It has the least squared distance of (score - clean score) to the mean of that, over all
-    corruptions and severities.
+    It has the least squared distance of (score - clean score) to the mean of that.
     """
-    changes = np.stack([values[1:] - values[0] for values in scores.values()])
+    changes = scores[:, 1:] - scores[:, :1]
     return int(np.square(changes - changes.mean(axis=-1, keepdims=True)).sum(axis=(0, 1)).argmin())
 
 
 def draw_examples(
-    path: pathlib.Path, subject: Subject, corrupted: Corrupted, scores: Scores, score: str
+    path: pathlib.Path, subject: Subject, corrupted: Corrupted, scores: np.ndarray, score: str
 ) -> None:
     """One image from mild to severe under several corruptions, each with its score."""
-    shown = {name: scores[name] for name in _SHOWN}
-    row = choose_example(shown)
+    shown = scores[[CORRUPTIONS.index(name) for name in _SHOWN]]
+    row, columns = choose_example(shown), 1 + len(SEVERITIES)
     clean = subject.test.images(row, row + 1)[0]
-    columns = 1 + len(SEVERITIES)
-    with plots.drawing(path, 1.35 * columns, 1.6 * len(shown), **{"axes.grid": False}) as figure:
+    style = {"axes.grid": False, "axes.titlelocation": "center"}
+    with plots.drawing(path, 1.35 * columns, 1.6 * len(shown), **style) as figure:
         axes = figure.subplots(len(shown), columns, subplot_kw={"xticks": [], "yticks": []})
-        for line, (name, values) in zip(axes, shown.items(), strict=True):
+        for line, name, values in zip(axes, _SHOWN, shown, strict=True):
             images = [corrupted.read(name, severity, row, row + 1)[0] for severity in SEVERITIES]
             for level, (axis, image) in enumerate(zip(line, [clean, *images], strict=True)):
                 axis.imshow(image, interpolation="nearest")
@@ -346,9 +321,6 @@ def draw_examples(
             line[0].set_ylabel(_words(name))
         for level, axis in enumerate(axes[0]):
             axis.set_title("clean" if level == 0 else f"severity {level}")
-        figure.suptitle(
-            f"{score} from mild to severe, of the image whose {score}\nchanges most like the mean "
-            "over all images",
-            fontsize=10,
-        )
+        image = f"of the image whose {score}\nchanges most like the mean over all images"
+        figure.suptitle(f"{score} from mild to severe, {image}", fontsize=10)
         figure.tight_layout()

@@ -24,46 +24,36 @@ def measure(subject: Subject, options: Options) -> Measured:
     """Draws `curves.png` from what was logged in training, an ensemble's members together."""
     del options
     members = itertools.groupby(subject.metrics, lambda line: line.get("member", 0))
-    logged = [lines for _, group in members if _trained(lines := list(group))]
+    logged = [lines for lines in (_split(list(group)) for _, group in members) if lines[0]]
     if not logged:
         raise NotApplicable("the suite curves has nothing to draw: no training was logged")
-    trained, monitored = _trained(logged[0]), _monitored(logged[0])
+    trained, monitored = logged[0]
     first, last, epochs = trained[0]["loss"], trained[-1]["loss"], trained[-1]["epoch"]
     knn = monitored[-1].get("knn_accuracy") if monitored else None
     several = f"{len(logged)} members, " if len(logged) > 1 else ""
     moved = "fell" if last < first else "did not fall: it went"
+    results = {"first_loss": first, "final_loss": last, "epochs": epochs, "members": len(logged)}
     return Measured(
         verdict=f"{several}{epochs:.3g} epochs; the loss {moved} from {first:.3f} to {last:.3f}",
-        results={
-            "first_loss": first,
-            "final_loss": last,
-            "epochs": epochs,
-            "members": len(logged),
-            "knn_accuracy": knn,
-        },
+        results={**results, "knn_accuracy": knn},
         headlines=[Headline("loss at the end", last), Headline("k-NN accuracy in training", knn)],
         files={"curves.png": lambda path: draw(path, logged)},
     )
 
 
-def _trained(lines: Lines) -> Lines:
-    return [line for line in lines if "loss" in line and line.get("epoch")]
-
-
-def _monitored(lines: Lines) -> Lines:
-    return [line for line in lines if "eval_kappa" in line]
+def _split(lines: Lines) -> tuple[Lines, Lines]:
+    """The lines about training, and those about held-out images."""
+    trained = [line for line in lines if "loss" in line and line.get("epoch")]
+    return trained, [line for line in lines if "eval_kappa" in line]
 
 
 def term_names(trained: Lines) -> list[str]:
     """The loss and all its terms that every line holds, in the order of the first."""
-    return [
-        name
-        for name in trained[0]
-        if name not in _NOT_TERMS and all(name in line for line in trained)
-    ]
+    common = set(trained[0]).intersection(*trained) - _NOT_TERMS
+    return [name for name in trained[0] if name in common]
 
 
-def draw(path: pathlib.Path, members: Sequence[Lines]) -> None:
+def draw(path: pathlib.Path, members: Sequence[tuple[Lines, Lines]]) -> None:
     """Three panels: terms of the loss, kappa with its spread, k-NN accuracy.
 
     Members of an ensemble are drawn over one another in the same colors.
@@ -74,8 +64,7 @@ def draw(path: pathlib.Path, members: Sequence[Lines]) -> None:
 
     with plots.drawing(path, 11, 3) as figure:
         losses, kappa, accuracy = figure.subplots(1, 3)
-        for number, lines in enumerate(members):
-            trained, monitored = _trained(lines), _monitored(lines)
+        for number, (trained, monitored) in enumerate(members):
             epochs = column(trained, "epoch")
             steps_per_epoch = trained[-1]["step"] / trained[-1]["epoch"]
             seen = [line["step"] / steps_per_epoch for line in monitored]
@@ -88,23 +77,19 @@ def draw(path: pathlib.Path, members: Sequence[Lines]) -> None:
                 views, held_out = first + "training views (band: spread)", first + "held-out images"
                 kappa.plot(epochs, mean, color=plots.BLUE, label=views)
                 kappa.fill_between(epochs, low, high, color=plots.BLUE, alpha=0.15, linewidth=0)
-                kappa.plot(
-                    seen, column(monitored, "eval_kappa"), "o", color=plots.ORANGE, label=held_out
-                )
+                values = column(monitored, "eval_kappa")
+                kappa.plot(seen, values, "o", color=plots.ORANGE, label=held_out)
                 kappa.legend()
             if monitored and "knn_accuracy" in monitored[0]:
                 values = column(monitored, "knn_accuracy")
                 accuracy.plot(seen, values, "o-", color=plots.GREEN)
-                accuracy.annotate(
-                    f"{values[-1]:.3f}", (seen[-1], values[-1]), xytext=(0, 6),
-                    textcoords="offset points", ha="right",
-                )  # fmt: skip
+                style = {"xytext": (0, 6), "textcoords": "offset points", "ha": "right"}
+                accuracy.annotate(f"{values[-1]:.3f}", (seen[-1], values[-1]), **style)
         losses.legend()
         accuracy.set_ylim(0, 1.08)
         several = f" of {len(members)} members" if len(members) > 1 else ""
         titles = ("loss and its terms", "kappa", "k-NN accuracy on held-out images")
+        end = 1.02 * max(trained[-1]["epoch"] for trained, _ in members)
         for axis, title in zip((losses, kappa, accuracy), titles, strict=True):
-            axis.set_title(title + several, loc="left")
-            axis.set_xlabel("epoch")
-            axis.set_xlim(0, 1.02 * max(lines[-1]["epoch"] for lines in map(_trained, members)))
+            axis.set(title=title + several, xlabel="epoch", xlim=(0, end))
         figure.tight_layout()

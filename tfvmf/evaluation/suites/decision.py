@@ -1,24 +1,22 @@
 """May its decisions be trusted? What is rejected, rightly or not, and what accuracy remains.
 
-The judge promises to reject at most a share alpha of images like those of its calibration. The
-suite counts on clean test images whether that holds, and on corrupted and foreign ones what the
-promise is worth. With labels, the linear probe says what is gained: are accepted images classified
-better than all? Controls are the norm of the features, the nearest neighbors among them, and the
-probe's own maximum softmax, which sees the labels.
+The judge promises to reject at most a share alpha of images like those of its calibration. Does
+that hold on clean test images, what is it worth on corrupted and foreign ones and, with labels, are
+accepted images classified better than all? Controls: the norm of the features, their nearest
+neighbors, and the probe's own maximum softmax.
 """
 
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import scipy.special
 import scipy.stats
 import tensorflow as tf
-from matplotlib.ticker import PercentFormatter
 
-from tfvmf import data, posthoc
+from tfvmf import data
 from tfvmf.data.base import sample_indices
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.errors import UserError
@@ -26,52 +24,51 @@ from tfvmf.evaluation import plots
 from tfvmf.evaluation.scores import NO_JUDGE, from_outputs, one_pass
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Headline, Measured, NotApplicable, Options, Results
-from tfvmf.evaluation.suites.cifar10c import Scores, corrupted_images, kept_scores
+from tfvmf.evaluation.suites.cifar10c import Scores, auroc, corrupted_images, kept_scores
 from tfvmf.evaluation.suites.failure import detect
 from tfvmf.evaluation.suites.ood import NEIGHBORS, foreign_sources, short_name
 from tfvmf.evaluation.suites.probe import linear_probe
-from tfvmf.evaluation.tables import Cell, Table
+from tfvmf.evaluation.tables import Table
 
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2)
 TRIED = (*ALPHAS, 0.3, 0.5, 0.7)  # the last ones only for `max_error`
 FEW = 100  # accepted images, below which an accuracy of them says little
 _LEVEL = 0.05  # of all tests and intervals
 _BANK = 10_000  # training images among which neighbors are looked for
-_ANY = CORRUPTIONS[0]  # row 0 has the clean images, the same for each corruption
 
 # All are certainties. `both` is the judge's confidence.
-TITLES = {
-    "kappa": "kappa",
-    "familiarity": "familiarity",
-    "confidence": "both",
-    "feature_norm": "feature norm",
-    "neighbors": "k-NN",
-    "softmax": "softmax",
-}
+TITLES = {"kappa": "kappa", "familiarity": "familiarity", "confidence": "both"}
+TITLES |= {"feature_norm": "feature norm", "neighbors": "k-NN", "softmax": "softmax"}
 _DETECTORS = ("kappa", "familiarity", "confidence", "softmax")  # of the probe's errors
 
-Values = dict[str, np.ndarray]  # [N] by score, and `predicted`: positions among the probe's classes
 Reader = Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]
 
 
 def measure(subject: Subject, options: Options) -> Measured:
     """Measures the judge's decisions on clean, corrupted and foreign images."""
-    judge, labeled = _judge(subject, options)
+    judge = subject.judge
+    if judge is None:
+        kind = NotApplicable if options.max_error is None else UserError
+        raise kind(f"the suite decision needs {NO_JUDGE}")
+    labeled = subject.train.labels is not None and subject.test.labels is not None
+    if options.max_error is not None and not labeled:
+        raise UserError(f"max_error={options.max_error:g}: {subject.test.name} has no labels")
+    judge = judge if options.alpha is None else judge.at(options.alpha)
     # All that can be wrong with the sources shows before anything is measured.
     foreign = foreign_sources(subject, options)
     corrupted = corrupted_images(subject, options)
-    read, names = _reader(subject, labeled=labeled)
-    scores = kept_scores(
-        subject, options, corrupted, (*one_pass(subject.judge), *names), further=read
-    )
-    clean = {name: values[_ANY][0] for name, values in scores.items()}
+    read = subject.keep(("reader", labeled), lambda: _reader(subject, labeled=labeled))
+    needed = [*one_pass(judge), "neighbors", *(["softmax", "predicted"] if labeled else [])]
+    scores = kept_scores(subject, options, corrupted, needed, further=read)
+    clean = {name: values[0, 0] for name, values in scores.items()}
     outside = {name: _values(subject, source, read) for name, source in foreign.items()}
     alpha, ranks = np.float32(judge.decision.alpha), len(judge.decision.joined)
     shown = [name for name in TITLES if name in scores]
-    rejected = {
-        name: (values <= alpha).mean(axis=1) for name, values in scores["confidence"].items()
+    rejected = (scores["confidence"] <= alpha).mean(axis=2)
+    severe = {
+        name: {key: scores[key][place, -1] for key in shown}
+        for place, name in enumerate(CORRUPTIONS)
     }
-    severe = {name: {key: scores[key][name][-1] for key in shown} for name in CORRUPTIONS}
     aurocs = {
         name: {key: auroc(clean[key], values[key]) for key in shown}
         for name, values in (severe | outside).items()
@@ -81,8 +78,8 @@ def measure(subject: Subject, options: Options) -> Measured:
         "calibration": judge.describe(),
         "corruptions": corrupted.described,
         "clean": false_rejections(clean["confidence"], float(alpha), ranks),
-        "rejected": rejected,
-        "mean_rejected": np.mean([*rejected.values()], axis=0),
+        "rejected": dict(zip(CORRUPTIONS, rejected, strict=True)),
+        "mean_rejected": rejected.mean(axis=0),
         "foreign": {name: share(values["confidence"] <= alpha) for name, values in outside.items()},
         "auroc": aurocs,
         "mean_auroc": {
@@ -91,11 +88,10 @@ def measure(subject: Subject, options: Options) -> Measured:
     }
     correct = None
     if labeled:
-        classes, labels = linear_probe(subject).classes, subject.test.labels
-        predicted = {name: each.astype(int) for name, each in scores["predicted"].items()}
-        by_name = {name: classes[each] == labels for name, each in predicted.items()}
-        results |= _with_labels(scores, by_name, alpha)
-        correct = by_name[_ANY][0]
+        classes = linear_probe(subject).classes
+        correct = classes[scores["predicted"].astype(int)] == subject.test.labels
+        results |= _with_labels(scores, correct, alpha)
+        correct = correct[0, 0]
     results["alphas"] = try_alphas(clean["confidence"], ranks, correct)
     if options.max_error is not None:
         fine = [each["alpha"] for each in results["alphas"] if each["bound"] < options.max_error]
@@ -110,60 +106,37 @@ def measure(subject: Subject, options: Options) -> Measured:
     )
 
 
-def _judge(subject: Subject, options: Options) -> tuple[posthoc.Judge, bool]:
-    """The judge at the alpha that is asked for, and whether there are labels."""
-    if subject.judge is None:
-        kind = NotApplicable if options.max_error is None else UserError
-        raise kind(f"the suite decision needs {NO_JUDGE}")
-    labeled = subject.train.labels is not None and subject.test.labels is not None
-    if options.max_error is not None and not labeled:
-        raise UserError(f"max_error={options.max_error:g}: {subject.test.name} has no labels")
-    return subject.judge if options.alpha is None else subject.judge.at(options.alpha), labeled
+def _reader(subject: Subject, *, labeled: bool) -> Reader:
+    """From outputs to what the nearest neighbors and the probe say of them [B]."""
+    rows = sample_indices(subject.train, _BANK)
+    if labeled:  # the probe needs all of them
+        features = subject.embed(subject.train)["features"][rows]
+    else:
+        features = subject.embed(subject.train.subset(rows))["features"]
+    bank = tf.math.l2_normalize(tf.constant(features, tf.float32), axis=1)
+    probe = linear_probe(subject) if labeled else None
+    count = min(NEIGHBORS, len(features))
+
+    def read(outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        values = tf.cast(outputs["features"], tf.float32)
+        cosines = tf.matmul(tf.math.l2_normalize(values, axis=1), bank, transpose_b=True)
+        found = {"neighbors": tf.reduce_mean(tf.math.top_k(cosines, count).values, axis=1)}
+        if probe is not None:
+            shares = tf.nn.softmax(tf.matmul(values, probe.weights) + probe.bias)
+            found["softmax"] = tf.reduce_max(shares, axis=1)
+            found["predicted"] = tf.cast(tf.argmax(shares, axis=1), tf.float32)
+        return found
+
+    return read
 
 
-def _reader(subject: Subject, *, labeled: bool) -> tuple[Reader, list[str]]:
-    """From outputs to what the controls and the probe say of them [B], and the names of that."""
-
-    def make() -> Reader:
-        rows = sample_indices(subject.train, _BANK)
-        if labeled:  # the probe needs all of them
-            features = subject.embed(subject.train)["features"][rows]
-        else:
-            features = subject.embed(subject.train.subset(rows))["features"]
-        bank = tf.math.l2_normalize(tf.constant(features, tf.float32), axis=1)
-        probe = linear_probe(subject) if labeled else None
-        count = min(NEIGHBORS, len(features))
-
-        def read(outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-            values = tf.cast(outputs["features"], tf.float32)
-            cosines = tf.matmul(tf.math.l2_normalize(values, axis=1), bank, transpose_b=True)
-            found = {"neighbors": tf.reduce_mean(tf.math.top_k(cosines, count).values, axis=1)}
-            if probe is not None:
-                shares = tf.nn.softmax(tf.matmul(values, probe.weights) + probe.bias)
-                found["softmax"] = tf.reduce_max(shares, axis=1)
-                found["predicted"] = tf.cast(tf.argmax(shares, axis=1), tf.float32)
-            return found
-
-        return read
-
-    names = ["neighbors", *(["softmax", "predicted"] if labeled else [])]
-    return subject.keep(("reader", labeled), make), names
-
-
-def _values(subject: Subject, source: data.Source, read: Reader) -> Values:
-    """All scores of a source."""
+def _values(subject: Subject, source: data.Source, read: Reader) -> dict[str, Any]:
+    """All scores [N] of a source, by name."""
     outputs = subject.embed(source)
-    found = {name: from_outputs(name, outputs) for name in one_pass(subject.judge)}
     blocks = np.array_split(outputs["features"], -(-source.size // 1000))
     parts = [read({"features": block}) for block in blocks]
     more = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
-    return {name: values for name, values in found.items() if values is not None} | more
-
-
-def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
-    """How often an image of the first has a higher certainty [N] than one of the second [M]."""
-    wins = scipy.stats.mannwhitneyu(inside, outside, method="asymptotic").statistic
-    return float(wins) / (len(inside) * len(outside))
+    return {name: from_outputs(name, outputs) for name in one_pass(subject.judge)} | more
 
 
 def share(hits: np.ndarray) -> dict[str, Any]:
@@ -196,8 +169,7 @@ def _rejected_ranks(alpha: float, ranks: int) -> int:
 def compare_accepted(correct: np.ndarray, accept: np.ndarray) -> dict[str, Any]:
     """Accuracy on accepted images beside that on all, from bool [N] and bool [N].
 
-    `p` is of Fisher's exact test, two-sided, of accepted against rejected images: under the null
-    hypothesis an image is as often correct whether it is accepted or not.
+    `p` is of Fisher's exact test, two-sided: is an image as often correct if it is accepted?
     """
     kept, lost = correct[accept], correct[~accept]
     counts = [[int(each.sum()), int((~each).sum())] for each in (kept, lost)]
@@ -219,8 +191,7 @@ def try_alphas(
 
     `rejected` is a share. With `correct` (bool [N]), `accuracy` is that of the accepted images, and
     `bound` the upper bound of their error rate, Clopper and Pearson's, of 1 - 0.05 / K for each of
-    the K alphas: all bounds hold together with a probability of 95 %, so that choosing an alpha by
-    its bound does no harm (Bonferroni).
+    the K alphas: all bounds hold together with a probability of 95 % (Bonferroni).
     """
     found: list[dict[str, Any]] = []
     alphas = [alpha for alpha in TRIED if _rejected_ranks(alpha, ranks)]
@@ -228,39 +199,38 @@ def try_alphas(
         accept = confidence > np.float32(alpha)
         found.append({"alpha": alpha, "rejected": float((~accept).mean())})
         if correct is not None:
-            kept = correct[accept]
-            errors, bound = int((~kept).sum()), 1.0
-            if errors < len(kept):
-                level = 1 - _LEVEL / len(alphas)
-                bound = float(scipy.special.betaincinv(errors + 1, len(kept) - errors, level))
-            accuracy = float(kept.mean()) if len(kept) else None
-            found[-1] |= {"accepted": len(kept), "errors": errors, "accuracy": accuracy}
-            found[-1]["bound"] = bound
+            size, errors = int(accept.sum()), int((accept & ~correct).sum())
+            level = 1 - _LEVEL / len(alphas)
+            bound = scipy.special.betaincinv(errors + 1, size - errors, level)
+            found[-1] |= {
+                "accepted": size,
+                "errors": errors,
+                "accuracy": float(correct[accept].mean()) if size else None,
+                "bound": float(bound) if errors < size else 1.0,
+            }
     return found
 
 
-def _with_labels(
-    scores: Mapping[str, Scores], correct: Mapping[str, np.ndarray], alpha: np.float32
-) -> Results:
+def _with_labels(scores: Scores, correct: np.ndarray, alpha: np.float32) -> Results:
     """Accuracy on accepted images, and the scores as detectors of the probe's errors.
 
-    `correct` is bool [6, N] by corruption.
+    `correct` is bool [18, 6, N], as the scores are.
     """
 
-    def pooled(values: Mapping[str, np.ndarray], level: int) -> np.ndarray:
+    def pooled(values: np.ndarray, level: int) -> np.ndarray:
         """The images of one severity under all corruptions, or the clean ones."""
-        names = CORRUPTIONS if level else (_ANY,)
-        return np.concatenate([values[name][level] for name in names])
+        return values[:, level].ravel() if level else values[0, 0]
 
-    accept = {name: values > alpha for name, values in scores["confidence"].items()}
-    each = {name: compare_accepted(correct[name][-1], accept[name][-1]) for name in CORRUPTIONS}
+    accept = scores["confidence"] > alpha
+    severe = zip(CORRUPTIONS, correct[:, -1], accept[:, -1], strict=True)
+    each = {name: compare_accepted(*pair) for name, *pair in severe}
     gains = {
         name: found["accepted_accuracy"] - found["accuracy"]
         for name, found in each.items()
         if found["accepted"]
     }
     return {
-        "accuracy": {"clean": compare_accepted(correct[_ANY][0], accept[_ANY][0]), **each},
+        "accuracy": {"clean": compare_accepted(correct[0, 0], accept[0, 0]), **each},
         # Without p: every image is there once for each corruption.
         "accuracy_by_severity": [
             compare_accepted(pooled(correct, level), pooled(accept, level)) | {"p": None}
@@ -308,28 +278,25 @@ def _headlines(results: Results) -> list[Headline]:
     aurocs = {"severity 5": results["mean_auroc"]}
     aurocs |= {name: results["auroc"][name] for name in list(results["foreign"])[:2]}
     for name, each in aurocs.items():
+        words = f"AUROC of {short_name(name)}, by both"
         note = f"kappa {each['kappa']:.3f}, familiarity {each['familiarity']:.3f}"
-        found.append(
-            Headline(f"AUROC of {short_name(name)}, by both", each["confidence"], note=note)
-        )
+        found.append(Headline(words, each["confidence"], note=note))
     if "accuracy" in results:
         last = results["accuracy_by_severity"][-1]
-        note = f"all: {last['accuracy']:.3f}"
-        words = "accuracy on accepted, severity 5"
+        words, note = "accuracy on accepted, severity 5", f"all: {last['accuracy']:.3f}"
         found.append(Headline(words, last["accepted_accuracy"], note=note))
     return found
 
 
 def _lines(results: Results) -> list[str]:
     """What each alpha does, and which one keeps the error below `max_error`."""
-    tried = [each["alpha"] for each in results["alphas"]]
+    tried = {each["alpha"]: each for each in results["alphas"]}
     few = "rejects nothing: too few calibration images"
     lines = [f"alpha={alpha:<4g} {few}" for alpha in ALPHAS if alpha not in tried]
-    for each in results["alphas"]:
-        known = each.get("accuracy")
-        text = f"alpha={each['alpha']:<4g} rejects {each['rejected']:6.1%} of clean images"
-        text += "" if known is None else f", accuracy of the others {known:.4f}"
-        lines += [text] if each["alpha"] in ALPHAS else []
+    for alpha in [alpha for alpha in ALPHAS if alpha in tried]:
+        known = tried[alpha].get("accuracy")
+        text = f"alpha={alpha:<4g} rejects {tried[alpha]['rejected']:6.1%} of clean images"
+        lines.append(text + ("" if known is None else f", accuracy of the others {known:.4f}"))
     if "accuracy" in results:
         known = results["accuracy"]["clean"]["accuracy"]
         lines = [f"accuracy on all clean images {known:.4f}", *lines, _gains(results)]
@@ -363,10 +330,6 @@ def _blocks(results: Results) -> list[str | Table]:
     """All numbers; the first table is that of rejected shares."""
     clean, calibration, aurocs = results["clean"], results["calibration"], results["mean_auroc"]
     (low, high), (least, most) = clean["interval"], clean["expected"]
-
-    def table(title: str, columns: list[str], rows: Iterable[list[Cell]], **form: Any) -> Table:
-        return Table(title=title, columns=columns, rows=list(rows), **form)
-
     blocks: list[str | Table] = [
         f"Calibrated on {calibration['images']:,} images of {calibration['source']}. Of "
         f"{clean['images']:,} clean test images {clean['share']:.2%} are rejected (95 % interval "
@@ -374,31 +337,27 @@ def _blocks(results: Results) -> list[str | Table]:
         f"on average over calibrations, and one calibration of this size gives {least:.2%} to "
         f"{most:.2%} (95 %).",
         f"{results['corruptions']}. The table has the share of images that are rejected.",
-        table(
-            "Rejected share by corruption and severity",
+        Table(
             ["corruption", "clean", *map(str, SEVERITIES)],
-            ([name, *map(float, shares)] for name, shares in results["rejected"].items()),
+            [[name, *map(float, shares)] for name, shares in results["rejected"].items()],
             footer=[["mean", *map(float, results["mean_rejected"])]],
+            title="Rejected share by corruption and severity",
         ),
     ]
     if foreign := results["foreign"]:
-        blocks.append(
-            table(
-                "Rejected share of foreign images",
-                ["foreign", "images", "rejected", "low", "high"],
-                ([name, x["images"], x["share"], *x["interval"]] for name, x in foreign.items()),
-            )
-        )
+        rows = [[name, x["images"], x["share"], *x["interval"]] for name, x in foreign.items()]
+        columns = ["foreign", "images", "rejected", "low", "high"]
+        blocks.append(Table(columns, rows, title="Rejected share of foreign images"))
     blocks += [
         "AUROC: how often a clean image has a higher score than one of severity 5, or a foreign "
         "one. Both: kappa and familiarity joined, the confidence. k-NN: mean cosine to the "
         f"{NEIGHBORS} nearest of up to {_BANK:,} training images. Softmax: the probe's maximum, "
         "which needs labels.",
-        table(
-            "AUROC against clean images",
+        Table(
             ["images", *map(TITLES.__getitem__, aurocs)],
-            ([name, *(each[key] for key in aurocs)] for name, each in results["auroc"].items()),
+            [[name, *(each[key] for key in aurocs)] for name, each in results["auroc"].items()],
             footer=[["mean of the corruptions", *aurocs.values()]],
+            title="AUROC against clean images",
         ),
     ]
     if "accuracy" in results:
@@ -408,45 +367,42 @@ def _blocks(results: Results) -> list[str | Table]:
             "p: Fisher's exact test, two-sided, of accepted against rejected images, not corrected "
             f"for the number of corruptions; significant is p < {_LEVEL:g}. Few: fewer than {FEW} "
             f"accepted. In short: {_gains(results)}.",
-            table(
-                "Accuracy on accepted images",
+            Table(
                 ["images", "accepted", "accuracy, all", "accuracy, accepted", "p", ""],
-                (
+                [
                     [name, x["accepted"], x["accuracy"], x["accepted_accuracy"],
                      None if x["p"] is None else f"{x['p']:.1e}", "few" if x["few"] else None]
                     for name, x in results["accuracy"].items()
-                ),
+                ],
                 align="lrrrrl",
+                title="Accuracy on accepted images",
             ),
             "The scores as detectors of the probe's errors; AUGRC and AURC: 0 is best. Coverage: "
             "the largest share of images, the most certain ones, of which at most 5 % are wrong.",
-            table(
-                "Errors of the probe",
+            Table(
                 ["images", "score", "AUGRC", "AURC", "coverage at 5 %", "AUROC"],
-                (
+                [
                     [where, TITLES[key], *map(each.get, parts)]
                     for where, by_score in results["errors"].items()
                     for key, each in by_score.items()
-                ),
+                ],
                 form=".4f",
+                title="Errors of the probe",
             ),
+            "Upper bounds of the error rate of accepted images hold for all alphas together with "
+            "95 % (Clopper and Pearson's, Bonferroni).",
         ]  # fmt: skip
     titles = {"accuracy": "accuracy, accepted", "bound": "upper bound of the error rate"}
     known = list(results["alphas"][0])
-    if "bound" in known:
-        blocks.append(
-            "Upper bounds of the error rate of accepted images hold for all alphas together with "
-            "95 % (Clopper and Pearson's, Bonferroni)."
-        )
     return [
         *blocks,
         *([f"{_max_error(results)}."] if "max_error" in results else []),
-        table(
-            "What each alpha does to clean images",
+        Table(
             [titles.get(key, key) for key in known],
-            ([f"{x['alpha']:g}", *(x[key] for key in known[1:])] for x in results["alphas"]),
+            [[f"{x['alpha']:g}", *(x[key] for key in known[1:])] for x in results["alphas"]],
             align="r" * len(known),
             form=".4f",
+            title="What each alpha does to clean images",
         ),
     ]
 
@@ -462,33 +418,29 @@ def draw(path: pathlib.Path, results: Results) -> None:
         left, *right = figure.subplots(1, 1 + labeled, squeeze=False)[0]
         places = np.arange(len(groups)) + 0.4 * groups
         colors = np.array([plots.BLUE, plots.ORANGE, plots.GREEN])[groups]
-        bars = left.bar(places, shares, width=0.75, color=colors)
-        left.bar_label(bars, [f"{x:.0%}" if x >= 0.1 else f"{x:.1%}" for x in shares], padding=2)
+        labels = [f"{x:.0%}" if x >= 0.1 else f"{x:.1%}" for x in shares]
+        plots.draw_shares(left, places, shares, labels, width=0.75, color=colors)
         left.axhline(results["alpha"], color="#333333", linestyle=":", linewidth=1)
         names = [*levels, *(name.rsplit("/", 1)[-1][-20:] for name in foreign)]
         turn = {"rotation": 20, "ha": "right"} if max(map(len, names)) > 8 else {}
         left.set_xticks(places, names, **turn)
-        left.set_xlabel(
-            "clean, corrupted with severity 1 to 5 (mean)" + (", foreign" if foreign else "")
-        )
+        mean = "clean, corrupted with severity 1 to 5 (mean)" + (", foreign" if foreign else "")
         promised = f"dotted: {100 * results['alpha']:g} %, promised for clean ones"
-        left.set_title(f"share of images rejected ({promised})", loc="left")
+        left.set(xlabel=mean, ylim=(0, 1.1), title=f"share of images rejected ({promised})")
         for axis in right:
             rows = np.arange(len(levels))
-            for offset, key, color, label in (
+            for offset, key, color, words in (
                 (-0.2, "accuracy", plots.GRAY, "all images"),
                 (0.2, "accepted_accuracy", plots.BLUE, "accepted images"),
             ):
                 heights = [found[key] or 0.0 for found in results["accuracy_by_severity"]]
-                bars = axis.bar(rows + offset, heights, width=0.38, color=color, label=label)
-                axis.bar_label(bars, [f"{h:.0%}" if h else "" for h in heights], padding=2)
+                labels = [f"{height:.0%}" if height else "" for height in heights]
+                style = {"width": 0.38, "color": color, "label": words}
+                plots.draw_shares(axis, rows + offset, heights, labels, **style)
             axis.set_xticks(rows, levels)
-            axis.set_xlabel("clean, corrupted with severity 1 to 5 (all corruptions together)")
-            axis.set_title("accuracy of the linear probe", loc="left")
+            together = "clean, corrupted with severity 1 to 5 (all corruptions together)"
+            axis.set(xlabel=together, ylim=(0, 1.25), title="accuracy of the linear probe")
             axis.legend(loc="upper right", ncols=2)
         for axis in (left, *right):
-            axis.set_ylim(0, 1.25 if axis in right else 1.1)
             axis.set_yticks(np.linspace(0, 1, 6))
-            axis.yaxis.set_major_formatter(PercentFormatter(1.0))
-            axis.grid(visible=False, axis="x")
         figure.tight_layout(w_pad=2.5)

@@ -1,10 +1,8 @@
 """Does the score tell wrong predictions from correct ones? The paper's Figure 2B, and beyond it.
 
-The predictions are the linear probe's. A score of uncertainty passes if it is higher where the
-probe errs: kappa, if it is lower there. Beyond the paper: risk against coverage (the error rate
-that is left when the least certain images are refused), retrieval, and crops (a part of an image
-says less than the whole, so the score should say so too). The control is the probe's own maximum
-softmax, which sees the labels.
+The predictions are the linear probe's; its own maximum softmax is the control. Beyond the paper:
+risk against coverage (the error rate that is left when the least certain images are refused),
+retrieval, and crops (a part of an image says less than the whole).
 """
 
 import pathlib
@@ -14,8 +12,6 @@ from typing import Any
 import numpy as np
 import scipy.stats
 import tensorflow as tf
-from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
 from sklearn.metrics import roc_auc_score
 
 from tfvmf import data, neighbors
@@ -36,23 +32,25 @@ _BATCH = 250
 def measure(subject: Subject, options: Options) -> Measured:
     """Measures the main score as a detector of errors."""
     train_labels, test_labels = subject.labels("failure")
-    embeddings, score = subject.embed(subject.test), subject.score(options)
-    values = subject.main_score(subject.test, embeddings, options)
-    probabilities = linear_probe(subject).probabilities(embeddings["features"])
-    wrong = linear_probe(subject).classes[probabilities.argmax(axis=1)] != test_labels
+    outputs, probe = subject.embed(subject.test), linear_probe(subject)
+    score = subject.score(options)
+    values = subject.main_score(subject.test, outputs, options)
+    probabilities = probe.probabilities(outputs["features"])
+    wrong = probe.classes[probabilities.argmax(axis=1)] != test_labels
     curves = {score.title: score.uncertainty(values), "maximum softmax": -probabilities.max(axis=1)}
     found, softmax = (detect(uncertainty, wrong) for uncertainty in curves.values())
-    bank = subject.embed(subject.train)["features"]
-    _, rows = neighbors.nearest(embeddings["features"], bank, k=1)
-    uncertainty = subject.uncertainty(options)
-    cropped = crop_test(subject.test, lambda images: uncertainty(images)[score.name], values, score)
+    _, rows = neighbors.nearest(outputs["features"], subject.embed(subject.train)["features"], k=1)
+    same_class = train_labels[rows[:, 0]] == test_labels
+    cropped = crop_test(subject.test, subject.uncertainty(options), values, score)
     results: dict[str, Any] = {
         "score": score.title,
         "expected_sign": score.expected_sign,
         **compare(values, wrong, sign=score.expected_sign),
         **found,
         "softmax": softmax,
-        **retrieve(curves[score.title], train_labels[rows[:, 0]] == test_labels),
+        # Without any classifier: is the nearest training image of another class, the positive?
+        "nearest_accuracy": float(same_class.mean()),
+        "r_auroc": auroc(~same_class, curves[score.title]),
         "mean_whole": values.mean(),
         "crop_share": np.mean([entry["share"] for entry in cropped]),
         "crops": cropped,
@@ -79,10 +77,9 @@ def compare(
 ) -> dict[str, Any]:
     """Are wrong predictions (bool [N]) less certain? Mann-Whitney's U of scores [N], one-sided.
 
-    `p` is of all images. The paper's protocol draws from either group, with replacement, several
-    times: `smallest_p`, `median_p`, `largest_p`. From a group that is smaller than a draw, images
-    are drawn many times over, and these p are too small, which a `note` says. A p is None where a
-    group is empty. `sign` is -1 if a certain image has a high score, 1 if a low one.
+    `p` is of all images, None where a group is empty; `smallest_p`, `median_p` and `largest_p` are
+    of the paper's rounds of draws from either group, with replacement. They are too small where a
+    group is smaller than a draw, which a `note` says. `sign` is that of `Score.expected_sign`.
     """
     groups = {"correct": values[~wrong], "wrong": values[wrong]}
     results: dict[str, Any] = {name: len(group) for name, group in groups.items()}
@@ -94,58 +91,41 @@ def compare(
     if empty:
         return results | {"note": f"no prediction is {empty[0]}: there is nothing to compare"}
     if small:
-        results["note"] = (
-            f"only {' and '.join(small)} predictions, each drawn many times: p is too small"
-        )
-
-    def test(correct: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-        side = "less" if sign > 0 else "greater"
-        p = scipy.stats.mannwhitneyu(
-            correct, wrong, axis=-1, method="asymptotic", alternative=side
-        ).pvalue
-        return np.nan_to_num(p, nan=1.0)  # a score that is the same for all images
-
+        drawn = "predictions, each drawn many times: p is too small"
+        results["note"] = f"only {' and '.join(small)} {drawn}"
+    how = {"axis": -1, "method": "asymptotic", "alternative": "less" if sign > 0 else "greater"}
     rng = np.random.default_rng(seed)
-    p = test(*(rng.choice(group, (ROUNDS, DRAWS)) for group in groups.values()))
-    return results | {
-        "p": float(test(*groups.values())),
-        "smallest_p": float(p.min()),
-        "median_p": float(np.median(p)),
-        "largest_p": float(p.max()),
-    }
+    draws = [rng.choice(group, (ROUNDS, DRAWS)) for group in groups.values()]
+    # NaN: a score that is the same for all images.
+    p, rounds = (
+        np.nan_to_num(scipy.stats.mannwhitneyu(*pair, **how).pvalue, nan=1.0)
+        for pair in (groups.values(), draws)
+    )
+    found = {"smallest_p": rounds.min(), "median_p": np.median(rounds), "largest_p": rounds.max()}
+    return results | {name: float(value) for name, value in {"p": p, **found}.items()}
 
 
 def detect(uncertainty: np.ndarray, wrong: np.ndarray) -> dict[str, float | None]:
-    """The score [N] as a detector of wrong predictions (bool [N]).
+    """The score [N] as a detector of wrong predictions (bool [N]), the positives.
 
-    `auroc`: a wrong prediction is positive. `aurc`, `augrc`: areas under the risk-coverage curve
-    and the generalized one; `excess_aurc`: by how much the former exceeds that of an oracle;
-    `error_rate`: the AURC of chance, whose AUGRC is half of that; `coverage`: the largest share of
-    images, the most certain ones, with an error rate of at most 5 %.
+    `aurc` is the mean of the selective risk over coverages, `excess_aurc` what it has beyond an
+    oracle's; `error_rate` is the AURC of chance, whose AUGRC is half of that; `coverage` the
+    largest share of images, the most certain ones, with an error rate of at most 5 %.
     """
-    risk, best = risk_coverage(uncertainty, wrong), aurc(oracle(wrong))
+    risk, oracle = (risk_coverage(by, wrong) for by in (uncertainty, wrong.astype(float)))
+    area, best = float(risk.mean()), float(oracle.mean())
     return {
-        "auroc": _auroc(wrong, uncertainty),
-        "aurc": aurc(risk),
+        "auroc": auroc(wrong, uncertainty),
+        "aurc": area,
         "oracle_aurc": best,
-        "excess_aurc": aurc(risk) - best,
+        "excess_aurc": area - best,
         "augrc": augrc(risk),
         "error_rate": float(wrong.mean()),
-        "coverage": coverage(risk),
+        "coverage": float(1 + np.flatnonzero(risk <= 0.05).max(initial=-1)) / len(risk),
     }
 
 
-def retrieve(uncertainty: np.ndarray, same_class: np.ndarray) -> dict[str, float | None]:
-    """The uncertainty [N] as a detector of bad neighbors: no classifier takes part.
-
-    `nearest_accuracy`: the share of images whose nearest training image is of their class (bool
-    [N]); `r_auroc`: a neighbor of another class is positive.
-    """
-    accuracy = float(same_class.mean())
-    return {"nearest_accuracy": accuracy, "r_auroc": _auroc(~same_class, uncertainty)}
-
-
-def _auroc(positive: np.ndarray, values: np.ndarray) -> float | None:
+def auroc(positive: np.ndarray, values: np.ndarray) -> float | None:
     """AUROC, None where there is only one class."""
     return float(roc_auc_score(positive, values)) if 0 < positive.sum() < len(positive) else None
 
@@ -153,68 +133,44 @@ def _auroc(positive: np.ndarray, values: np.ndarray) -> float | None:
 def risk_coverage(uncertainty: np.ndarray, wrong: np.ndarray) -> np.ndarray:
     """Selective risk [N]: entry i - 1 is the error rate of the i most certain of N images.
 
-    Where images are equally certain, the mean over all their orders: a score that says nothing
-    has the overall error rate everywhere.
+    Where images are equally certain, the mean over all their orders.
     """
     _, group, size = np.unique(uncertainty, return_inverse=True, return_counts=True)
     expected = (np.bincount(group, wrong) / size)[np.sort(group)]
     return np.cumsum(expected) / np.arange(1, len(wrong) + 1)
 
 
-def oracle(wrong: np.ndarray) -> np.ndarray:
-    """The selective risk [N] of a score that refuses every wrong prediction before a right one."""
-    return risk_coverage(wrong.astype(float), wrong)
-
-
-def aurc(risk: np.ndarray) -> float:
-    """The area under the risk-coverage curve: the mean of the selective risk over coverages."""
-    return float(risk.mean())
-
-
 def augrc(risk: np.ndarray) -> float:
     """The area under the generalized risk-coverage curve (arXiv 2407.01032), in [0, 0.5].
 
     The generalized risk at coverage i / N is the share of all N images that are accepted and wrong,
-    risk_i i / N; between coverages it is linear. It weighs every error alike, where AURC counts
-    those among the most certain images many times over.
+    risk_i i / N; between coverages it is linear.
     """
     joint = risk * np.arange(1, len(risk) + 1) / len(risk)
     return float(joint.mean() - joint[-1] / (2 * len(risk)))
 
 
-def coverage(risk: np.ndarray, limit: float = 0.05) -> float:
-    """The largest share of images whose selective risk [N] is at most `limit`; 0 if none has it."""
-    fine = np.flatnonzero(risk <= limit)
-    return float(fine[-1] + 1) / len(risk) if len(fine) else 0.0
-
-
 def crop_test(
     source: data.Source,
-    measure: Callable[[np.ndarray], np.ndarray],
+    measure: Callable[[np.ndarray], Mapping[str, np.ndarray]],
     whole: np.ndarray,
     score: Score,
-    *,
-    seed: int = 0,
 ) -> list[dict[str, float]]:
-    """How often an image is less certain once it is cropped.
+    """How often an image is less certain once it is cropped, for each of `AREAS`.
 
-    Each image is cut to a square of a share of its area and scaled up again. Where the square lies
-    is drawn once per image, from `seed` and its index alone. `measure` gives the score [n] of uint8
-    images, `whole` is that [N] of the images as they are.
-
-    Returns:
-        For each of `AREAS` its `area`, the `share` of images that became less certain (a draw
-        counts half), and the `mean` of the score.
+    Where the square lies is drawn once per image, from its index alone. `measure` gives scores of
+    uint8 images by name, `whole` is the one [N] of the images as they are. `share` is that of the
+    images that became less certain (a draw counts half), `mean` the mean score.
     """
     size = len(whole)
-    corners = np.random.default_rng(seed).random((size, 2))
+    corners = np.random.default_rng(0).random((size, 2))
     cropped = np.empty((len(AREAS), size))
     with Progress(size * len(AREAS), unit="image", description="crops") as progress:
         for start in range(0, size, _BATCH):
             part = slice(start, min(start + _BATCH, size))
             images = source.images(part.start, part.stop)
             for row, area in enumerate(AREAS):
-                cropped[row, part] = measure(crop(images, corners[part], area))
+                cropped[row, part] = measure(crop(images, corners[part], area))[score.name]
                 progress.update(len(images))
     before, after = score.uncertainty(whole), score.uncertainty(cropped)
     shares = (after > before).mean(axis=1) + 0.5 * (after == before).mean(axis=1)
@@ -233,9 +189,8 @@ def crop(images: np.ndarray, corners: np.ndarray, area: float) -> np.ndarray:
     side = size * np.sqrt(area)
     top, left = (corners * (size - side)).T
     boxes = np.stack([top, left, top + side, left + side], axis=1)
-    cut = image_ops.resized_crop(
-        tf.cast(images, tf.float32) / 255.0, tf.constant(boxes, tf.float32), size
-    )
+    pixels = tf.cast(images, tf.float32) / 255.0
+    cut = image_ops.resized_crop(pixels, tf.constant(boxes, tf.float32), size)
     return np.round(255.0 * cut.numpy()).astype(np.uint8)
 
 
@@ -291,7 +246,7 @@ def _blocks(results: Results) -> list[str | Table]:
         f"{results['rounds']} rounds of 100 draws with replacement from either group. Above 0.5, "
         "AUROC and R-AUROC say that the score is less certain where it should be. The paper's "
         "column is CIFAR-10, ResNet-50, 1000 epochs.",
-        Table(columns=["", score, "softmax", "paper"], rows=rows, align="lrrr", title="Failures"),
+        Table(["", score, "softmax", "paper"], rows, align="lrrr", title="Failures"),
     ]
 
 
@@ -310,41 +265,38 @@ def draw(
         left, middle, right = figure.subplots(1, 3)
         groups = {"correct": values[~wrong], "wrong": values[wrong]}
         plots.draw_groups(left, {f"{name} ({len(each):,})": each for name, each in groups.items()})
-        left.set_xlabel(results["score"])
         left.set_ylim(top=1.3 * left.get_ylim()[1])  # room for the legend
         left.legend(loc="upper left")
         known = "" if results["auroc"] is None else f", AUROC {results['auroc']:.3f}"
-        left.set_title(f"correct and wrong predictions{known}", loc="left")
+        left.set(xlabel=results["score"], title=f"correct and wrong predictions{known}")
 
-        draw_risk(middle, {**curves, "oracle": wrong.astype(float)}, wrong)
+        covered, rate = np.arange(1, len(wrong) + 1) / len(wrong), wrong.mean()
+        # The first few images make a ragged start that says nothing.
+        shown, highest = slice(min(50, len(wrong) // 10), None), 0.0
+        colors = (plots.BLUE, plots.ORANGE, plots.GREEN)
+        drawn = {**curves, "oracle": wrong.astype(float)}
+        for (name, uncertainty), color in zip(drawn.items(), colors, strict=True):
+            risk = risk_coverage(uncertainty, wrong)
+            highest = max(highest, risk[shown].max())
+            middle.plot(covered[shown], risk[shown], color=color, label=f"{name} {augrc(risk):.4f}")
+        middle.axhline(rate, color=plots.GRAY, linestyle=":", label=f"chance {rate / 2:.4f}")
+        middle.set(
+            xlabel="coverage: share of images that are not refused",
+            ylabel="error rate of these",
+            title="risk and coverage",
+            xlim=(0, 1),
+            ylim=(0, max(0.01, 1.9 * highest)),  # with room above for the legend
+        )
+        middle.legend(title="AUGRC", alignment="left", loc="upper left")
 
         areas, shares = ([entry[key] for entry in results["crops"]] for key in ("area", "share"))
-        bars = right.bar([f"{area:.0%}" for area in areas], shares, width=0.6, color=plots.BLUE)
-        right.bar_label(bars, [f"{share:.0%}" for share in shares], padding=2)
+        kept, labels = ([f"{share:.0%}" for share in each] for each in (areas, shares))
+        plots.draw_shares(right, kept, shares, labels, width=0.6, color=plots.BLUE)
         right.axhline(0.5, color=plots.GRAY, linestyle=":")
-        right.set_ylim(0, 1.08)
-        right.yaxis.set_major_formatter(PercentFormatter(1.0))
-        right.grid(visible=False, axis="x")
-        right.set_xlabel("area of the image that a random crop keeps")
-        right.set_ylabel("share of images")
-        right.set_title("less certain when cropped (chance: 50 %)", loc="left")
+        right.set(
+            xlabel="area of the image that a random crop keeps",
+            ylabel="share of images",
+            title="less certain when cropped (chance: 50 %)",
+            ylim=(0, 1.08),
+        )
         figure.tight_layout(w_pad=2.5)
-
-
-def draw_risk(axis: Axes, curves: Mapping[str, np.ndarray], wrong: np.ndarray) -> None:
-    """The error rate of the images that are left against their share, by uncertainty [N]."""
-    covered, rate = np.arange(1, len(wrong) + 1) / len(wrong), wrong.mean()
-    # The first few images make a ragged start that says nothing.
-    shown = slice(min(50, len(wrong) // 10), None)
-    risks = {name: risk_coverage(uncertainty, wrong) for name, uncertainty in curves.items()}
-    colors = (plots.BLUE, plots.ORANGE, plots.GREEN, "#7e4fa3", "#222222")
-    for (name, curve), color in zip(risks.items(), colors, strict=False):
-        axis.plot(covered[shown], curve[shown], color=color, label=f"{name} {augrc(curve):.4f}")
-    axis.axhline(rate, color=plots.GRAY, linestyle=":", label=f"chance {rate / 2:.4f}")
-    axis.set_xlabel("coverage: share of images that are not refused")
-    axis.set_ylabel("error rate of these")
-    axis.set_xlim(0, 1)
-    # With room above for the legend.
-    axis.set_ylim(0, max(0.01, 1.9 * max(curve[shown].max() for curve in risks.values())))
-    axis.legend(title="AUGRC", alignment="left", loc="upper left")
-    axis.set_title("risk and coverage", loc="left")

@@ -58,11 +58,8 @@ def measure(subject: Subject, options: Options) -> Measured:
     return Measured(
         verdict=verdict,
         results={"score": score.title, "quantiles": quantiles, "groups": entries},
-        headlines=[
-            Headline(f"{score.title}, quantile {share}", value)
-            for share, value in quantiles.items()
-        ],
-        blocks=[Table(columns=["group", *keys], rows=rows)],
+        headlines=[Headline(f"{score.title}, quantile {q}", x) for q, x in quantiles.items()],
+        blocks=[Table(["group", *keys], rows)],
         gallery={headings[group]: [_tile(each) for each in entries[group]] for group in entries},
         files={"sprite.png": lambda path: plots.save_pixels(sheet, path)},
     )

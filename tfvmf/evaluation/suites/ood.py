@@ -1,9 +1,8 @@
 """Does the score know foreign images? The paper's Table 2, with controls.
 
-Familiar are the test images of one set of data, foreign those of another. Distances are measured
-to the familiar set's training images, in the features of a supervised model (F_res, as the paper
-does) and in the subject's own (F_ssl). Every score is fitted on training images alone; high means
-foreign.
+Distances are measured to the familiar set's training images, in the features of a supervised model
+(F_res, as the paper does) and in the subject's own (F_ssl). Every score is fitted on training
+images alone; high means foreign.
 """
 
 import functools
@@ -38,39 +37,69 @@ _NO_SUPERVISED = (
 
 # For N images: `score` [N], and features [N, F] by the name of their space (f_res, f_ssl).
 Sample = dict[str, np.ndarray]
-Detector = Callable[[Sample], np.ndarray]
 
 
 def measure(subject: Subject, options: Options) -> Measured:
     """Measures every detector against every foreign set."""
-    inside, foreign = _sources(subject, options)
+    inside, score = options.in_source or subject.test.name, subject.score(options)
+    # All that can be wrong with the sources shows before anything is measured.
+    if not options.ood_sources:
+        needs = "ood_sources, sets of foreign images like cifar100,mnist"
+        raise NotApplicable(f"the suite ood needs {needs}")
+    for spec in options.ood_sources:
+        name = spec if isinstance(spec, str) else spec.name
+        if _identity(name) == _identity(inside):
+            advice = "name another, or another in_source"
+            raise UserError(f"ood_sources={name} is the familiar set itself: {advice}")
+    foreign = foreign_sources(subject, options)
     models = _models(subject, options)
-    train, test = _familiar(subject, inside, options)
-    score = subject.score(options)
-    bank = _sample(subject, models, options, train)
+    train, test = subject.train, subject.test
+    if _identity(inside) != _identity(test.name):
+        train = subject.open(inside, "train")
+        test = subject.open(inside, "test", sample=options.max_images)
+
+    def sample(source: data.Source) -> Sample:
+        """Score and features of the images of a source."""
+        known = subject.embed(source)
+        found = {"score": subject.main_score(source, known, options)}
+        for space, model in models.items():
+            images = source
+            if model.test.image_shape != source.image_shape:
+                # The same images in the same order, at the size of the other model.
+                images = model.open(source.name, source.split)
+                images = images.subset(source.indices) if isinstance(source, Subset) else images
+            found[space] = (known if model is subject else model.embed(images))["features"]
+        return found
+
+    bank = sample(train)
     detect = detectors(bank, train.labels, score)
-    familiar = _sample(subject, models, options, test)
-    scores_inside = {name: detector(familiar) for name, detector in detect.items()}
+    familiar = detect(sample(test))
     found: dict[str, dict[str, Any]] = {}
     files = {}
     for name, source in foreign.items():
-        outside = _sample(subject, models, options, source)
-        scores = {key: detector(outside) for key, detector in detect.items()}
+        scores = detect(sample(source))
         found[name] = {
             "images": source.size,
-            "scores": {key: detection(scores_inside[key], scores[key]) for key in scores},
+            "scores": {key: detection(familiar[key], scores[key]) for key in scores},
             "paper": paper.TABLE_2.get((_identity(inside), _identity(name)), {}),
         }
         files[f"{file_name(name)}.png"] = functools.partial(
-            draw, inside=inside, outside=name, scores_inside=scores_inside, scores=scores
+            draw, inside=inside, outside=name, familiar=familiar, scores=scores
         )
-    notes = _notes(subject, models, inside)
-    sizes = {"train_images": train.size, "images": test.size, "of_images": test.whole_size}
-    best = {
-        name: max(each["scores"], key=lambda key: _auroc(each, key)) for name, each in found.items()
+    notes = {} if "f_res" in models else {"f_res": _NO_SUPERVISED}
+    strange = [
+        f"{model.workdir or model.name} was trained on {model.trained_on}"
+        for model in dict.fromkeys((subject, *models.values()))
+        if model.trained_on and _identity(model.trained_on) != _identity(inside)
+    ]
+    notes |= {"note": f"{' and '.join(strange)}, not on {inside}"} if strange else {}
+    aurocs = {
+        name: {key: each["auroc"] for key, each in entry["scores"].items()}
+        for name, entry in found.items()
     }
-    known = sum(_auroc(each, score.name) >= _KNOWN for each in found.values())
-    by_best = sum(_auroc(each, best[name]) >= _KNOWN for name, each in found.items())
+    best = {name: max(each, key=each.__getitem__) for name, each in aurocs.items()}
+    known = sum(each[score.name] >= _KNOWN for each in aurocs.values())
+    by_best = sum(each[best[name]] >= _KNOWN for name, each in aurocs.items())
     return Measured(
         verdict=f"{score.title} knows the foreign images of {known} of {len(found)} sets (AUROC at "
         f"least {_KNOWN}), the best detector those of {by_best}",
@@ -78,7 +107,9 @@ def measure(subject: Subject, options: Options) -> Measured:
             "in": inside,
             "score": score.title,
             "main": score.name,
-            **sizes,
+            "train_images": train.size,
+            "images": test.size,
+            "of_images": test.whole_size,
             **notes,
             "joined_scale": {space: neighbors.spread(bank[space]) for space in models},
             "out": found,
@@ -86,11 +117,11 @@ def measure(subject: Subject, options: Options) -> Measured:
         headlines=[
             Headline(
                 f"AUROC against {short_name(name)}, {title(key)}",
-                _auroc(each, key),
-                printed=each["paper"].get(key),
+                aurocs[name][key],
+                printed=found[name]["paper"].get(key),
                 note="the best" if key == best[name] else "",
             )
-            for name, each in list(found.items())[:2]
+            for name in list(found)[:2]
             for key in dict.fromkeys((score.name, best[name]))
         ],
         blocks=[
@@ -109,10 +140,6 @@ def measure(subject: Subject, options: Options) -> Measured:
     )
 
 
-def _auroc(entry: Mapping[str, Any], detector: str) -> float:
-    return entry["scores"][detector]["auroc"]
-
-
 def table(found: Mapping[str, Mapping[str, Any]]) -> Table:
     """The paper's Table 2, extended: one row per foreign set and detector."""
     return Table(
@@ -125,25 +152,6 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> Table:
         ],
         form=".4f",
     )  # fmt: skip
-
-
-def _sources(subject: Subject, options: Options) -> tuple[str, dict[str, data.Source]]:
-    """The name of the familiar set, and the foreign ones by name.
-
-    All that can be wrong with them shows here, before anything is measured.
-    """
-    inside = options.in_source or subject.test.name
-    if not options.ood_sources:
-        raise NotApplicable(
-            "the suite ood needs ood_sources, sets of foreign images like cifar100,mnist"
-        )
-    for spec in options.ood_sources:
-        name = spec if isinstance(spec, str) else spec.name
-        if _identity(name) == _identity(inside):
-            raise UserError(
-                f"ood_sources={name} is the familiar set itself: name another, or another in_source"
-            )
-    return inside, foreign_sources(subject, options)
 
 
 def foreign_sources(subject: Subject, options: Options) -> dict[str, data.Source]:
@@ -161,51 +169,15 @@ def _models(subject: Subject, options: Options) -> dict[str, Subject]:
     """Whose features are used, by the name of the space: F_res first."""
     if subject.classifier is not None:
         return {"f_res": subject}
-    if options.supervised is None:
+    model = options.supervised
+    if model is None:
         return {"f_ssl": subject}
-    if options.supervised.classifier is None:
-        model = options.supervised
+    if model.classifier is None:
         raise UserError(
             f"supervised={model.workdir or model.name} is of method {model.name}, without a "
             "classifier: expected a run of `tfvmf train --method=supervised`"
         )
-    return {"f_res": options.supervised, "f_ssl": subject}
-
-
-def _familiar(subject: Subject, name: str, options: Options) -> tuple[data.Source, data.Source]:
-    """Training and test images of the familiar set."""
-    if _identity(name) == _identity(subject.test.name):
-        return subject.train, subject.test
-    return subject.open(name, "train"), subject.open(name, "test", sample=options.max_images)
-
-
-def _sample(
-    subject: Subject, models: dict[str, Subject], options: Options, source: data.Source
-) -> Sample:
-    """Score and features of the images of a source."""
-    known = subject.embed(source)
-    sample = {"score": subject.main_score(source, known, options)}
-    for space, model in models.items():
-        images = source
-        if model.test.image_shape != source.image_shape:
-            # The same images in the same order, at the size that the other model was trained at.
-            images = model.open(source.name, source.split)
-            images = images.subset(source.indices) if isinstance(source, Subset) else images
-        sample[space] = (known if model is subject else model.embed(images))["features"]
-    return sample
-
-
-def _notes(subject: Subject, models: dict[str, Subject], inside: str) -> dict[str, str]:
-    """What a reader of the numbers should know."""
-    notes = {} if "f_res" in models else {"f_res": _NO_SUPERVISED}
-    strange = [
-        f"{model.workdir or model.name} was trained on {model.trained_on}"
-        for model in dict.fromkeys((subject, *models.values()))
-        if model.trained_on and _identity(model.trained_on) != _identity(inside)
-    ]
-    if strange:
-        notes["note"] = f"{' and '.join(strange)}, not on {inside}"
-    return notes
+    return {"f_res": model, "f_ssl": subject}
 
 
 def _identity(spec: str) -> str:
@@ -216,49 +188,41 @@ def _identity(spec: str) -> str:
     return spec.removeprefix("tfds:").partition(":")[0]
 
 
-def detectors(train: Sample, labels: np.ndarray | None, score: Score) -> dict[str, Detector]:
-    """All detectors that training images (and their labels, if there are any) give.
+def detectors(
+    train: Sample, labels: np.ndarray | None, score: Score
+) -> Callable[[Sample], dict[str, np.ndarray]]:
+    """From N images to what every detector says of them: [N] by name, high means foreign.
 
-    The score alone; in each space the neighbor distance, the same joined with the score and,
-    with labels, the two Mahalanobis distances.
+    The score alone; in each space the neighbor distance, the same joined with the score and, with
+    labels, the Mahalanobis distance to the nearest class, and the same minus that to all images.
     """
-    found: dict[str, Detector] = {score.name: lambda sample: score.uncertainty(sample["score"])}
-    for space in (name for name in train if name != "score"):
-        found |= _detectors_of_space(space, train, labels, score)
-    return found
+    spaces = [name for name in train if name != "score"]
+    joined = {space: neighbors.Joined(train[space], train["score"]) for space in spaces}
+    groups = [] if labels is None else [labels, np.zeros(len(labels), int)]
+    gaussians = {space: [mahalanobis(train[space], each) for each in groups] for space in spaces}
 
+    def detect(sample: Sample) -> dict[str, np.ndarray]:
+        found = {score.name: score.uncertainty(sample["score"])}
+        for space in spaces:
+            features, values = sample[space], sample["score"]
+            found[space] = neighbors.distance(features, train[space], k=NEIGHBORS)
+            found[f"{space}+{score.name}"] = joined[space].distance(features, values, k=NEIGHBORS)
+            if labels is not None:
+                to_class, to_all = (distance(features) for distance in gaussians[space])
+                found[f"{space}_mahalanobis"] = to_class
+                # What is strange to the classes, but not to all images.
+                found[f"{space}_relative_mahalanobis"] = to_class - to_all
+        return found
 
-def _detectors_of_space(
-    space: str, train: Sample, labels: np.ndarray | None, score: Score
-) -> dict[str, Detector]:
-    joined = neighbors.Joined(train[space], train["score"])
-    found: dict[str, Detector] = {
-        space: lambda sample: neighbors.distance(sample[space], train[space], k=NEIGHBORS),
-        f"{space}+{score.name}": lambda sample: joined.distance(
-            sample[space], sample["score"], k=NEIGHBORS
-        ),
-    }
-    if labels is not None:
-        to_class = mahalanobis(train[space], labels)
-        to_all = mahalanobis(train[space], np.zeros(len(labels), int))
-        found[f"{space}_mahalanobis"] = lambda sample: to_class(sample[space])
-        # What is strange to the classes, but not to all images.
-        found[f"{space}_relative_mahalanobis"] = lambda sample: (
-            to_class(sample[space]) - to_all(sample[space])
-        )
-    return found
+    return detect
 
 
 def mahalanobis(features: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """The squared distance [n] of features [n, F] to the nearest class of training images.
+    """The squared distance [n] of features [n, F] to the nearest class of training images [N, F].
 
     A Gaussian per class, with the covariance S = 1/N sum over n of (x_n - m_c(n)) (x_n - m_c(n))'
     that all share. A millionth of the mean variance is added to its diagonal: networks have dead
     features.
-
-    Args:
-        features: [N, F] of the training images.
-        labels: int [N].
     """
     classes, members = np.unique(labels, return_inverse=True)
     features = features.astype(np.float64)
@@ -301,20 +265,14 @@ def title(name: str) -> str:
     """A detector's name in tables: `f_res+kappa` is F_res + kappa."""
     if name in SCORES:
         return SCORES[name].title
-    space, plus, score = name.partition("+")
+    space, plus, score = name.capitalize().partition("+")
     if plus:
-        return f"{space.capitalize()} + {SCORES[score].title}"
-    space, _, kind = name[2:].partition("_")
-    return f"F_{space}, {kind.replace('_', ' ').replace('maha', 'Maha')}" if kind else f"F_{space}"
+        return f"{space} + {SCORES[score].title}"
+    return space[:5] + space[5:].replace("_", ", ", 1).replace("_", " ").replace("maha", "Maha")
 
 
 def draw(
-    path: pathlib.Path,
-    *,
-    inside: str,
-    outside: str,
-    scores_inside: dict[str, np.ndarray],
-    scores: dict[str, np.ndarray],
+    path: pathlib.Path, *, inside: str, outside: str, familiar: Sample, scores: Sample
 ) -> None:
     """ROC curves, and histograms of familiar [N] and foreign images [M], a panel per detector."""
     rows = -(-len(scores) // _COLUMNS)
@@ -322,22 +280,24 @@ def draw(
         grid = figure.add_gridspec(1, 2, width_ratios=[1, 2.2])
         roc = figure.add_subplot(grid[0])
         axes = grid[1].subgridspec(rows, _COLUMNS, hspace=0.5).subplots(squeeze=False)
-        for axis, name in zip(plots.show(axes.flat, len(scores)), scores, strict=True):
-            plots.draw_groups(axis, {"familiar": scores_inside[name], "foreign": scores[name]})
-            foreign, values = _joined(scores_inside[name], scores[name])
+        for axis in axes.flat[len(scores) :]:
+            axis.set_visible(False)
+        for axis, name in zip(axes.flat, scores, strict=False):
+            plots.draw_groups(axis, {"familiar": familiar[name], "foreign": scores[name]})
+            foreign, values = _joined(familiar[name], scores[name])
             flagged = roc_curve(foreign, values)
             roc.plot(*flagged[:2], label=f"{title(name)} {roc_auc_score(foreign, values):.3f}")
             turned = name in SCORES and SCORES[name].expected_sign < 0
-            axis.set_title(f"minus {title(name)}" if turned else title(name), loc="left")
+            axis.set_title(f"minus {title(name)}" if turned else title(name))
         roc.plot([0, 1], [0, 1], color=plots.GRAY, linestyle=":", linewidth=0.8)
-        roc.set_xlabel("share of familiar images flagged")
-        roc.set_ylabel("share of foreign images flagged")
-        roc.set_title("ROC curves; AUROC in the legend", loc="left")
+        roc.set(
+            xlabel="share of familiar images flagged",
+            ylabel="share of foreign images flagged",
+            title="ROC curves; AUROC in the legend",
+        )
         roc.legend(fontsize=7, loc="lower right", frameon=True, edgecolor="none")
-        figure.suptitle(
-            f"{short_name(inside)} (familiar, blue) and {short_name(outside)} (foreign, orange)",
-            x=0.08, ha="left", fontsize=10,
-        )  # fmt: skip
+        names = f"{short_name(inside)} (familiar, blue) and {short_name(outside)} (foreign, orange)"
+        figure.suptitle(names, x=0.08, ha="left", fontsize=10)
 
 
 def short_name(spec: str) -> str:

@@ -54,8 +54,7 @@ def measure(subject: Subject, options: Options) -> Measured:
     """Top-1 accuracy by neighbors, by logistic regression, and by its own classifier if any."""
     del options
     train_labels, test_labels = subject.labels("probe")
-    bank = subject.embed(subject.train)["features"]
-    queries = subject.embed(subject.test)["features"]
+    bank, queries = (subject.embed(x)["features"] for x in (subject.train, subject.test))
 
     def accuracy(predicted: np.ndarray) -> float:
         return float((predicted == test_labels).mean())
@@ -72,11 +71,12 @@ def measure(subject: Subject, options: Options) -> Measured:
     own = {}
     if subject.classifier is not None:
         logits = np.asarray(subject.classifier(queries))
-        own = {"classifier_accuracy": accuracy(logits.argmax(axis=1))}
+        own["classifier_accuracy"] = accuracy(logits.argmax(axis=1))
         rows.append(["its own classifier", own["classifier_accuracy"]])
     if subject.test.name == "cifar10":
         share = paper.FAILURE["correct"] / (paper.FAILURE["correct"] + paper.FAILURE["wrong"])
         rows.append(["the paper's classifier (ResNet-50, 1000 epochs)", share])
+    note = f"features: {control['features']:.3f} with the same images"
     return Measured(
         verdict=verdict(knn[20], chance, len(test_labels), control),
         results={
@@ -95,11 +95,7 @@ def measure(subject: Subject, options: Options) -> Measured:
         headlines=[
             Headline("k-NN accuracy (20 neighbors)", knn[20]),
             Headline("accuracy of a linear probe", linear),
-            Headline(
-                "k-NN accuracy of raw pixels",
-                control["pixels"],
-                note=f"features: {control['features']:.3f} with the same images",
-            ),
+            Headline("k-NN accuracy of raw pixels", control["pixels"], note=note),
         ],
         blocks=[
             f"Top-1 accuracy from {bank.shape[1]} features of {len(bank):,} training images. The "
@@ -109,7 +105,7 @@ def measure(subject: Subject, options: Options) -> Measured:
             f"features and {control['pixels']:.4f} by raw pixels.",
             f"The linear probe gives its class a mean probability of {sure:.4f} ({told}; logits "
             f"divided by {probe.temperature:.3f}).",
-            Table(columns=["classifier", "accuracy"], rows=rows, form=".4f"),
+            Table(["classifier", "accuracy"], rows, form=".4f"),
         ],
     )
 
@@ -119,19 +115,18 @@ def _compare_with_pixels(
 ) -> dict[str, float]:
     """Accuracy of k-NN on features and on raw pixels, both with the same sample of images."""
     sources = (subject.train, subject.test)
-    voters, judged = (sample_indices(source, _CONTROL) for source in sources)
-    all_labels, all_truth = subject.labels("probe")
-    labels, truth = all_labels[voters], all_truth[judged]
-    train, test = block_means(sources[0].take(voters)), block_means(sources[1].take(judged))
-    center, k = train.mean(axis=0), min(NEIGHBORS)
-    by_features = neighbors.classify(queries[judged], bank[voters], labels, k=k)
-    by_pixels = neighbors.classify(test - center, train - center, labels, k=k)
-    return {
-        "train_images": len(labels),
-        "images": len(truth),
-        "features": float((by_features == truth).mean()),
-        "pixels": float((by_pixels == truth).mean()),
-    }
+    rows = [sample_indices(source, _CONTROL) for source in sources]
+    labels, truth = (each[row] for each, row in zip(subject.labels("probe"), rows, strict=True))
+    train, test = (block_means(x.take(row)) for x, row in zip(sources, rows, strict=True))
+    center = train.mean(axis=0)
+    found: dict[str, float] = {"train_images": len(labels), "images": len(truth)}
+    for name, asked, known in (
+        ("features", queries[rows[1]], bank[rows[0]]),
+        ("pixels", test - center, train - center),
+    ):
+        predicted = neighbors.classify(asked, known, labels, k=min(NEIGHBORS))
+        found[name] = float((predicted == truth).mean())
+    return found
 
 
 def block_means(images: np.ndarray, *, blocks: int = 8) -> np.ndarray:
