@@ -36,14 +36,15 @@ def embed_units(
     if not units:
         return
     rows = _BATCHES * work.batch_size
-    with readable("data"), _connected(address):
+    files = images.files if isinstance(images, Records) else {}
+    with readable("data", files), _connected(address):
         every, nodes = ray.cluster_resources(), len(ray.nodes())
         work = work._replace(threads=max(1, int(every["CPU"]) // max(actors, nodes)))
         context = ray.data.DataContext.get_current().copy()
         context.execution_options.preserve_order = True
         context.enable_progress_bars = False
         context.target_max_block_size = _BLOCK
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it raises is enough
         with ray.data.DataContext.current(context):
             if isinstance(images, Records):
                 work = work._replace(column=images.columns[0])
@@ -138,8 +139,7 @@ def _connected(address: str) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # else it warns of its own actors
     here: dict[str, Any] = {"num_cpus": cores.available(), "object_store_memory": _STORE}
-    # Ray's ports run anybody's code: on loopback only.
-    here |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    here["include_dashboard"] = False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         ray.init(address or "local", **quiet, **({} if address else here))

@@ -16,6 +16,7 @@ import itertools
 import os
 import re
 import struct
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -53,11 +54,13 @@ class Records:
         units: For each file a range of about as many rows as it has.
         labels: None if there is no column `label`.
         columns: To be read: that of the images, and maybe `label`.
+        files: The same files, path in their file system to `uris`.
     """
 
     def __init__(self, kind: str, data: str, column: str) -> None:
         found = _find(data, lambda name: bool(_FILES[kind].search(name)))
         self.kind, self.uris, self._infos = kind, [*found], [*found.values()]
+        self.files = {info.path: uri for uri, info in found.items()}
         first = next((i for i, info in enumerate(self._infos) if info.size), 0)
         with readable(self.uris[first]):
             columns, rows = (_parquet if kind == "parquet" else _tfrecord)(self.uris[first])
@@ -159,23 +162,31 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
 
 
 @contextlib.contextmanager
-def readable(name: str) -> Iterator[None]:
-    """Turns what cannot be read into one line, also if Ray says so of another process."""
+def readable(name: str, files: Mapping[str, str] = types.MappingProxyType({})) -> Iterator[None]:
+    """Turns what cannot be read into one line, also if Ray says so of another process.
+
+    Args:
+        name: What is read, for the message.
+        files: Parquet files or TFRecords, path to name: the one that is damaged is named instead.
+    """
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        cause: BaseException | None = error
-        known = UserError | OSError | pa.ArrowException
-        while cause and not isinstance(cause, known):
-            cause = getattr(cause, "cause", None) or cause.__cause__
-        if cause is None:
-            raise
+        cause: BaseException = error
+        while inner := getattr(cause, "cause", None) or cause.__cause__:
+            cause = inner
         if isinstance(cause, UserError):
             raise UserError(str(cause)) from error
-        reason = " ".join(str(cause).split())[:200]
-        raise UserError(f"{name} cannot be read: {reason}") from error
+        damaged = next((files[path] for path in files if path in str(error)), "")
+        if not damaged and not isinstance(cause, OSError | pa.ArrowException):
+            raise
+        for uri in () if damaged else files.values():
+            with readable(uri):  # Ray does not say whose footer is missing
+                _parquet(uri)
+        reason = " ".join((str(cause).splitlines() or [type(cause).__name__])[0].split())[:200]
+        raise UserError(f"{damaged or name} cannot be read: {reason}") from error
 
 
 def _find(data: str, wanted: Callable[[str], bool]) -> dict[str, fs.FileInfo]:
