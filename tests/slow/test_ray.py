@@ -19,7 +19,7 @@ from helpers.untrained import make_run
 from PIL import Image
 
 from tfvmf import embedding
-from tfvmf.embedding import shards, table
+from tfvmf.embedding import local, table
 
 ray = pytest.importorskip("ray", reason="an extra: pip install '.[ray]'")
 Cluster = pytest.importorskip("ray.cluster_utils").Cluster
@@ -78,7 +78,7 @@ def check(output, expected, names=None):
 
 def embed(place, output, data=None, **options):
     data = data or place / "images"
-    return embedding.embed_shard(place / "run", data, output, engine="ray", **options)
+    return embedding.embed(place / "run", data, output, engine="ray", **options)
 
 
 @pytest.mark.parametrize("actors", [1, 2, 4])
@@ -90,7 +90,7 @@ def test_the_rows_of_the_local_program(actors, here, place, expected, tmp_path):
 
 def test_shards_of_both_engines_in_one_directory(here, place, expected, tmp_path):
     embed(place, tmp_path / "out", shard="2/3")
-    embedding.embed_shard(place / "run", place / "images", tmp_path / "out", shard="1/4")
+    embedding.embed(place / "run", place / "images", tmp_path / "out", shard="1/4")
     embed(place, tmp_path / "out")
     check(tmp_path / "out", expected)
 
@@ -234,7 +234,7 @@ def test_the_driver_is_killed(here, place, expected, tmp_path):
     _, left = psutil.wait_procs(children, timeout=120)
     assert not left
     before = {path: path.stat().st_mtime_ns for path in output.glob("*.parquet")}
-    assert 0 < len(before) < len(shards.file_rows(IMAGES))
+    assert 0 < len(before) < len(local.file_rows(IMAGES))
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert f"images {IMAGES}: embedded {IMAGES - 2}, broken 2" in done.stdout
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())

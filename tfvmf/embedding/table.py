@@ -40,6 +40,7 @@ COLUMNS = (
     *("file", "error", "label", *VECTORS, "concentration"),
     *("familiarity", "confidence", "accept", "class", "class_probability"),
 )
+ENGINES = ("local", "ray")
 ROWS = 8192  # of a group in a Parquet file, and of what is held when a table is read or written
 
 Columns = dict[str, np.ndarray]
@@ -116,35 +117,33 @@ def read_table(path: str | os.PathLike[str]) -> Table:
     return table
 
 
-def check_output(output: str | os.PathLike[str]) -> pathlib.Path:
-    """The path of a table to write; UserError unless its ending is known and its folder exists."""
-    path = pathlib.Path(output).expanduser()
-    if path.suffix not in _WRITERS or not path.parent.is_dir() or path.is_dir():
-        raise UserError(
-            f"output={path}: expected a name that ends in {', '.join(_WRITERS)}, in an existing "
-            "folder"
-        )
-    return path
+def check_output(
+    output: str | os.PathLike[str], shard: str = "", engine: str = "local"
+) -> tuple[int, int, pathlib.Path]:
+    """What `embed` writes: `3, 16, path` for part 3 of 16 in a directory, `0, 0, path` for a file.
 
-
-def parse_shard(shard: str) -> tuple[int, int]:
-    """`3/16` as two numbers."""
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard, re.ASCII)
+    Raises:
+        UserError: There is no such engine or part, or the path cannot be written.
+    """
+    if engine not in ENGINES:
+        raise UserError(f"engine={engine}: expected one of {', '.join(ENGINES)}")
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard or "0/1", re.ASCII)
     if not found or not int(found[1]) < int(found[2]):
         raise UserError(f"shard={shard}: expected K/N with K from 0 to N - 1, such as 3/16")
-    return int(found[1]), int(found[2])
-
-
-def check_directory(output: str | os.PathLike[str]) -> pathlib.Path:
-    """The path of a directory of Parquet files; UserError unless it is there or can be made."""
-    path = pathlib.Path(output).expanduser()
-    known = path.is_dir() or (path.parent.is_dir() and not path.exists())
-    if not known or path.suffix in _WRITERS:
+    path, endings = pathlib.Path(output).expanduser(), ", ".join(_WRITERS)
+    if shard or engine == "ray":
+        known = path.is_dir() if path.exists() else path.parent.is_dir()
+        if not known or path.suffix in _WRITERS:
+            raise UserError(
+                f"output={path}: expected a directory of shards, or a new name without {endings} "
+                "in an existing folder"
+            )
+        return int(found[1]), int(found[2]), path
+    if path.suffix not in _WRITERS or not path.parent.is_dir() or path.is_dir():
         raise UserError(
-            f"output={path}: expected a directory of shards, or a new name without "
-            f"{', '.join(_WRITERS)} in an existing folder"
+            f"output={path}: expected a name that ends in {endings}, in an existing folder"
         )
-    return path
+    return 0, 0, path
 
 
 def table_schema(outputs: Mapping[str, np.ndarray], *, labels: bool) -> pa.Schema:
