@@ -72,12 +72,13 @@ def main(values: flags.FlagValues) -> None:
         raise UserError(f"{wrong[0]}: only with --engine=ray")
     if not values.model.endswith((".onnx", ".tflite")):  # which need no TensorFlow
         cli.import_tensorflow()
-    settings: dict[str, Any] = {name: values[name].value for name in FLAGS if name not in ARGUMENTS}
+    names = [name for name in FLAGS if name not in ("model", "data", "output")]
+    settings: dict[str, Any] = {name: values[name].value for name in names}
     settings["max_pixels"] = values.max_pixels or MAX_PIXELS
     with tempfile.TemporaryDirectory() as place:
-        settings["output"] = values.output or pathlib.Path(place, "shown.parquet")
+        output = values.output or pathlib.Path(place, "shown.parquet")
         try:
-            done = embedding.embed(values.model, values.data, **settings)
+            done = embedding.embed(values.model, values.data, output, **settings)
         except KeyboardInterrupt:
             from tfvmf.training import Interrupted
 

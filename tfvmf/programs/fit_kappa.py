@@ -38,14 +38,8 @@ FLAGS: cli.Flags = {
     "workdir": "run directory; <model>-kappa for a run, runs/<name>-kappa otherwise",
     **dict.fromkeys(("download", "max_pixels", "seed", "trust_model"), ""),
     "feature_layer": ("", "output of a model (for Keras, also a layer) to use as features"),
-    "input_range": (
-        "",
-        "pixels that a model takes: 0..1, -1..1, 0..255, caffe, torch",
-    ),
-    "level_layers": (
-        "",
-        "layers of a model, with maps, that the head sees; separated by commas",
-    ),
+    "input_range": ("", "pixels that a model takes: 0..1, -1..1, 0..255, caffe, torch"),
+    "level_layers": ("", "layers of a model, with maps, that the head sees; separated by commas"),
     "weights": ("", "weights for applications: and hub:, instead of trained ones: none, or a file"),
     "image_size": (int, "height and width of images; the model's own by default"),
     "levels": (

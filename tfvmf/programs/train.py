@@ -29,10 +29,7 @@ FLAGS: cli.Flags = {
     "default",
     "data_dir": "where TFDS finds prepared data sets (overrides config.data.data_dir)",
     "workdir": "run directory; runs/<config>-<method> by default",
-    "method": (
-        "",
-        f"what is trained (overrides config.method): {', '.join(methods.METHODS)}",
-    ),
+    "method": ("", f"what is trained (overrides config.method): {', '.join(methods.METHODS)}"),
     "strategy": ("", "default, mirrored or multi_worker (overrides config.strategy)"),
     "strict": (False, "do not train if any file is broken; otherwise up to 1 % are left out"),
     "force_config": (False, "continue in a directory whose run had other settings"),
