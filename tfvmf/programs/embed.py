@@ -24,7 +24,6 @@ import pathlib
 import signal
 import sys
 import tempfile
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -72,8 +71,7 @@ def main(values: flags.FlagValues) -> None:
         raise UserError(f"{wrong[0]}: only with --engine=ray")
     if not values.model.endswith((".onnx", ".tflite")):  # which need no TensorFlow
         cli.import_tensorflow()
-    names = [name for name in FLAGS if name not in ("model", "data", "output")]
-    settings: dict[str, Any] = {name: values[name].value for name in names}
+    settings = cli.given(values, " ".join(FLAGS.keys() - {"model", "data", "output"}))
     settings["max_pixels"] = values.max_pixels or MAX_PIXELS
     with tempfile.TemporaryDirectory() as place:
         output = values.output or pathlib.Path(place, "shown.parquet")
