@@ -41,14 +41,9 @@ Units = Mapping[int, range]  # number of a file to write -> its rows
 
 
 class FileImages:
-    """Files by path or URI, or their contents.
+    """Files by path or URI, with the names of their classes, or None; larger images are broken.
 
-    Args:
-        paths: Of the files.
-        labels: Names of their classes, or None.
-        max_pixels: A larger image is broken.
-        contents: What to read at some positions, each a path, the content of a file or an error;
-            by default the paths.
+    `contents` gives what to read at some positions: a path, the content of a file or an error.
     """
 
     def __init__(
@@ -243,9 +238,7 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
 def readable(name: str, files: Mapping[str, str] = types.MappingProxyType({})) -> Iterator[None]:
     """Turns what cannot be read into one line, also if Ray says so of another process.
 
-    Args:
-        name: What is read, for the message.
-        files: Parquet files or TFRecords, path to name: the one that is damaged is named instead.
+    `files` are Parquet files or TFRecords, path to name: a damaged one is named instead of `name`.
     """
     try:
         yield

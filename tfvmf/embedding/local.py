@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib
 import itertools
 import json
 import operator
@@ -26,7 +27,7 @@ import tfvmf
 from tfvmf.data import contact_sheet, load_source
 from tfvmf.data.contact_sheet import Picture
 from tfvmf.embedding import table
-from tfvmf.embedding.images import FileImages, Records, SourceImages, find_images, list_images
+from tfvmf.embedding.images import FileImages, SourceImages, find_images, list_images
 from tfvmf.errors import UserError
 from tfvmf.files import fingerprint, lock, replacing, write_json, writing
 from tfvmf.progress import Progress
@@ -150,7 +151,7 @@ def embed(
         UserError: A mistake in the arguments, found before the model is loaded where possible; or
             what is there already is of another model or other data.
     """
-    number, of, output = table.check_output(output, shard, engine)
+    number, of, output = table.check_output(output, shard=shard, engine=engine)
     if sort not in ("", "concentration") or batch_size < 1 or actors < 1:
         given = f"sort={sort}, batch_size={batch_size}, actors={actors}"
         raise UserError(f"{given}: expected concentration, 1 or more, 1 or more")
@@ -167,16 +168,12 @@ def embed(
         size = loaded.card["image_size"]
         if size is None:
             raise UserError(f"{loaded.path} does not say the size of its images: expected a run")
-        options: dict[str, Any] = {
-            "data_dir": data_dir,
-            "download": download,
-            "max_pixels": max_pixels,
-        }
-        images = images or SourceImages(load_source(data, split, image_size=size, **options))
-        if isinstance(images, Records):
-            units = images.units
-        else:
-            units = file_rows(len(images.names), 0 if of else PART_ROWS)
+        options: dict[str, Any] = {"download": download, "max_pixels": max_pixels}
+        images = images or SourceImages(
+            load_source(data, split, data_dir=data_dir, image_size=size, **options)
+        )
+        # Records have as many files as they come in.
+        units = getattr(images, "units", None) or file_rows(len(images.names), PART_ROWS * (not of))
         # An empty batch shows the columns.
         outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
         schema = table.table_schema(outputs, labels=images.labels is not None)
@@ -192,8 +189,8 @@ def embed(
             "tfvmf": tfvmf.__version__,
         }
         _claim(directory, plan, output, restart=restart)
-        own = range(len(units))
-        own = own[number * len(units) // of : (number + 1) * len(units) // of] if of else own
+        count, parts = len(units), of or 1
+        own = range(number * count // parts, (number + 1) * count // parts)
         files = {unit: directory / f"{unit:08}.{'parquet' if of else 'arrow'}" for unit in own}
         missing = {unit: units[unit] for unit in own if not files[unit].exists()}
         if on_ray:
@@ -223,12 +220,11 @@ def embed(
 def _import_on_ray() -> Any:
     """The module `on_ray`; UserError if Ray is not installed."""
     try:
-        from tfvmf.embedding import on_ray
+        return importlib.import_module("tfvmf.embedding.on_ray")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ray":
             raise
         raise UserError("engine=ray: Ray is not installed: pip install 'tfvmf[ray]'") from error
-    return on_ray
 
 
 def file_rows(count: int, rows: int = 0) -> list[range]:

@@ -102,7 +102,8 @@ class _Actor:
             with ThreadPoolExecutor(_FETCHES) as threads:
                 return [*threads.map(_content, given[part.start : part.stop])]
 
-        images = FileImages(paths, labels, work.max_pixels, contents)
+        fetched = work.column or any("://" in path for path in paths)
+        images = FileImages(paths, labels, work.max_pixels, contents if fetched else None)
         whole = range(len(paths))
         blocks = local.embed_rows(images, whole, self._model, work.schema, work.batch_size)
         return pa.concat_tables(blocks)

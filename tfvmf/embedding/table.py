@@ -49,14 +49,11 @@ Blocks = Callable[[Sequence[str]], Iterator[pa.Table]]
 
 
 class Table:
-    """A table in a file, read when it is asked for.
+    """A table in a file, or in a directory of Parquet files, read when it is asked for.
 
     `table["concentration"]` is one column, whole; `parts` streams. Text is an object array of str,
     "" for null; vectors are [N, width]; numbers of a broken file are NaN, its `accept` is False.
-
-    Attributes:
-        path: The file, or the directory of Parquet files.
-        columns: Names, in the order of `COLUMNS`; others that the file may have are left out.
+    `columns` are those of `COLUMNS` that there are.
     """
 
     def __init__(
@@ -74,11 +71,7 @@ class Table:
         return np.concatenate(parts) if parts else np.empty(0, object if name in TEXTS else float)
 
     def parts(self, *columns: str) -> Iterator[Columns]:
-        """The rows in order, at most `ROWS` at a time.
-
-        Args:
-            *columns: Names of the columns to read; all by default.
-        """
+        """The rows in order, at most `ROWS` at a time; all columns by default."""
         if missing := [name for name in columns if name not in self.columns]:
             raise UserError(
                 f"{self.path} has no column {', '.join(missing)}: it has {', '.join(self.columns)}"
@@ -97,12 +90,8 @@ class Table:
 def read_table(path: str | os.PathLike[str]) -> Table:
     """Opens a table that `tfvmf embed` wrote, or another program.
 
-    Args:
-        path: A `.parquet`, `.npz` or `.csv` file, or a directory of `.parquet` files, which are
-            read in the order of their names.
-
-    Raises:
-        UserError: There is no such file, or it is damaged or no such table.
+    `path` is a `.parquet`, `.npz` or `.csv` file, or a directory of `.parquet` files in the order of
+    their names. UserError if there is none, or it is damaged or no such table.
     """
     path = pathlib.Path(path).expanduser()
     opener = {".npz": _open_npz, ".csv": _open_csv}.get(path.suffix, _open_parquet)
@@ -118,12 +107,11 @@ def read_table(path: str | os.PathLike[str]) -> Table:
 
 
 def check_output(
-    output: str | os.PathLike[str], shard: str = "", engine: str = "local"
+    output: str | os.PathLike[str], *, shard: str = "", engine: str = "local"
 ) -> tuple[int, int, pathlib.Path]:
     """What `embed` writes: `3, 16, path` for part 3 of 16 in a directory, `0, 0, path` for a file.
 
-    Raises:
-        UserError: There is no such engine or part, or the path cannot be written.
+    UserError if there is no such engine or part, or the path cannot be written.
     """
     if engine not in ENGINES:
         raise UserError(f"engine={engine}: expected one of {', '.join(ENGINES)}")

@@ -63,7 +63,7 @@ def main(values: flags.FlagValues) -> None:
         names = "a directory" if shards else "a name that ends in .parquet, .npz or .csv"
         raise UserError(f"--output is missing: {names}")
     if values.output:
-        embedding.check_output(values.output, values.shard, values.engine)
+        embedding.check_output(values.output, **cli.given(values, "shard engine"))
     wrong = [f"--{name}" for name in _RAY if values[name].present]
     if values.data.partition(":")[0] in ("files", "parquet", "tfrecord"):
         wrong.append(f"--data={values.data}")
