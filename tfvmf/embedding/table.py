@@ -90,7 +90,7 @@ class Table:
 def read_table(path: str | os.PathLike[str]) -> Table:
     """Opens a table that `tfvmf embed` wrote, or another program.
 
-    `path` is a `.parquet`, `.npz` or `.csv` file, or a directory of `.parquet` files in the order of
+    `path` is a `.parquet`, `.npz` or `.csv` file, or a directory of `.parquet` files, in order of
     their names. UserError if there is none, or it is damaged or no such table.
     """
     path = pathlib.Path(path).expanduser()
