@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
@@ -165,14 +164,6 @@ def config_names() -> list[str]:
     return sorted(path.stem for path in CONFIGS.glob("[!_]*.py"))
 
 
-def checked_config(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-    """Refuses a config file that invents settings: they would be ignored silently."""
-    extra = sorted(set(flatten(config)) - set(flatten(default_config())))
-    if extra:
-        raise UserError(f"--config: the file has unknown settings: {', '.join(extra)}")
-    return config
-
-
 def download(values: flags.FlagValues, sources: Iterable[str], *, data_dir: str = "") -> None:
     """With `--download`, downloads and prepares the TFDS data sets that are not there.
 
@@ -267,6 +258,10 @@ def _parse(values: flags.FlagValues, argv: list[str], program: Any) -> None:
         chosen, limit = values[name].value, spec[2:] if isinstance(spec, tuple) else ()
         if limit and isinstance(limit[0], list) and chosen and chosen not in limit[0]:
             raise UserError(unknown(f"--{name}={chosen}", chosen, limit[0]))
+    # A config file may invent settings, which would be ignored silently.
+    config = values.config if getattr(program, "CONFIG", False) else {}
+    if extra := sorted({*flatten(config)} - {*flatten(default_config())}):
+        raise UserError(f"--config: the file has unknown settings: {', '.join(extra)}")
     for name in getattr(program, "REQUIRED", ()):
         if not values[name].value:
             raise UserError(f"--{name} is missing: {values[name].help}")

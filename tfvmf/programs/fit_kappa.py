@@ -80,7 +80,7 @@ def main(values: flags.FlagValues) -> None:
     named = pathlib.Path("runs") / model.stem.rpartition(":")[2]
     workdir = pathlib.Path(values.workdir or f"{beside(model) if of_run else named}-kappa")
     # Without the flag, whose default is for digits, the settings are those for photographs.
-    config = cli.checked_config(values.config) if values["config"].present else None
+    config = values.config if values["config"].present else None
     cli.import_tensorflow()
     from tfvmf import posthoc
     from tfvmf.training import run_directory

@@ -45,7 +45,7 @@ FLAGS: cli.Flags = {
 
 def main(values: flags.FlagValues) -> None:
     """Trains, says what to do next."""
-    config = cli.checked_config(values.config)
+    config = values.config
     chosen, settings = values["config"].present, config.name
     if values.data and values.data != config.data.source:
         named = cli.short_name(values.data)
