@@ -208,7 +208,7 @@ def test_after_a_kill_the_same_command_continues(model, folder, tmp_path):
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert not output.exists()
     parts = sorted(path.name for path in (tmp_path / "out.parquet.parts").glob("*.arrow"))
-    assert parts == ["000000.arrow", "000001.arrow"]  # only finished ones
+    assert parts == ["00000000.arrow", "00000001.arrow"]  # only finished ones
     done = embedding.embed(model.path, str(folder), output, batch_size=2)
     assert model.seen == 14  # 24 without the 10 of the parts
     whole = embedding.embed(model.path, str(folder), tmp_path / "whole.parquet", batch_size=2)

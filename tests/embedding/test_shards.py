@@ -1,3 +1,4 @@
+import functools
 import json
 import pathlib
 import sys
@@ -10,10 +11,12 @@ from helpers.arithmetic import Arithmetic
 from PIL import Image
 
 from tfvmf import embedding
-from tfvmf.embedding import local, remote, shards, table
+from tfvmf.embedding import images as found_images
+from tfvmf.embedding import local, table
 from tfvmf.errors import UserError
 
 IMAGES = 23
+embed_shard = functools.partial(embedding.embed, shard="0/1")
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ def model(tmp_path, monkeypatch):
     path.write_text("weights")
     arithmetic = Arithmetic(path)
     monkeypatch.setattr(local, "load", arithmetic)
-    monkeypatch.setattr(shards, "LEAST_ROWS", 4)
+    monkeypatch.setattr(local, "LEAST_ROWS", 4)
     return arithmetic
 
 
@@ -52,8 +55,7 @@ def test_any_number_of_shards_gives_the_rows_of_the_local_program(shares, model,
     output = tmp_path / "shards"
     order = list(range(shares))[::-1]
     done = [
-        embedding.embed_shard(model.path, folder, output, shard=f"{k}/{shares}", batch_size=3)
-        for k in order
+        embed_shard(model.path, folder, output, shard=f"{k}/{shares}", batch_size=3) for k in order
     ]
     assert model.seen == seen  # each image once
     same(embedding.read_table(output), embedding.read_table(whole.output))
@@ -66,16 +68,16 @@ def test_any_number_of_shards_gives_the_rows_of_the_local_program(shares, model,
 
 def test_the_same_command_continues_also_with_other_shards(model, folder, tmp_path):
     output = tmp_path / "shards"
-    embedding.embed_shard(model.path, folder, output, shard="1/3")
+    embed_shard(model.path, folder, output, shard="1/3")
     before = {path: path.stat().st_mtime_ns for path in output.glob("*.parquet")}
     assert [path.name for path in sorted(before)] == ["00000002.parquet", "00000003.parquet"]
     model.seen = 0
-    done = embedding.embed_shard(model.path, folder, output)
+    done = embed_shard(model.path, folder, output)
     assert model.seen == IMAGES - 1 - 8  # without the broken one and those of two files
     assert (done.images, done.broken) == (IMAGES, 1)
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
     model.seen = 0
-    assert embedding.embed_shard(model.path, folder, output) == done
+    assert embed_shard(model.path, folder, output) == done
     assert model.seen == 0
 
 
@@ -89,41 +91,41 @@ def test_killed_in_a_file_leaves_no_half_of_it(model, folder, tmp_path):
 
     output, model.serve = tmp_path / "shards", stop
     with pytest.raises(KeyboardInterrupt):
-        embedding.embed_shard(model.path, folder, output, batch_size=2)
+        embed_shard(model.path, folder, output, batch_size=2)
     assert sorted(p.name for p in output.iterdir()) == [
         *("00000000.parquet", "00000001.parquet", "job.json")
     ]
     model.serve = serve
-    embedding.embed_shard(model.path, folder, output, batch_size=2)
+    embed_shard(model.path, folder, output, batch_size=2)
     whole = embedding.embed(model.path, folder, tmp_path / "out.parquet", batch_size=2)
     same(embedding.read_table(output), embedding.read_table(whole.output))
 
 
 def test_a_directory_of_another_job_is_refused_with_the_difference(model, folder, tmp_path):
     output = tmp_path / "shards"
-    embedding.embed_shard(model.path, folder, output, shard="0/3")
+    embed_shard(model.path, folder, output, shard="0/3")
     with pytest.raises(UserError, match=r"output=.*another job: data \(.*pictures -> .*day\), "):
-        embedding.embed_shard(model.path, folder / "day", output)
+        embed_shard(model.path, folder / "day", output)
     with pytest.raises(UserError, match=r"another job: max_pixels \(\d+ -> 99\); choose another"):
-        embedding.embed_shard(model.path, folder, output, max_pixels=99)
+        embed_shard(model.path, folder, output, max_pixels=99)
     model.path.write_text("other weights")
     with pytest.raises(UserError, match=r"another job: model \(\w+ -> \w+\); choose another"):
-        embedding.embed_shard(model.path, folder, output)
+        embed_shard(model.path, folder, output)
     (output / "job.json").write_text("[")
     with pytest.raises(UserError, match=r"job.json is missing or damaged"):
-        embedding.embed_shard(model.path, folder, output)
+        embed_shard(model.path, folder, output)
     (output / "job.json").unlink()
     with pytest.raises(UserError, match=r"holds Parquet files without a job\.json"):
-        embedding.embed_shard(model.path, folder, output)
+        embed_shard(model.path, folder, output)
     assert len(list(output.glob("*.parquet"))) == 2
 
 
 def test_the_first_of_two_jobs_keeps_the_directory(tmp_path, monkeypatch):
     output = tmp_path / "shards"
-    shards._claim(output, {"data": "a"})
+    local._claim(output, {"data": "a"}, output, restart=False)
     monkeypatch.setattr(pathlib.Path, "exists", lambda path: False)  # as both saw it
     with pytest.raises(UserError, match=r"data \(a -> b\)"):
-        shards._claim(output, {"data": "b"})
+        local._claim(output, {"data": "b"}, output, restart=False)
     assert json.loads((output / "job.json").read_text()) == {"data": "a"}
     assert [path.name for path in output.iterdir()] == ["job.json"]
 
@@ -135,7 +137,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(model, folder, tmp_path, mon
     monkeypatch.setattr(table, "write_table", full)
     message = r"00000000.parquet cannot be written: No space left on device: make room"
     with pytest.raises(UserError, match=message):
-        embedding.embed_shard(model.path, folder, tmp_path / "shards")
+        embed_shard(model.path, folder, tmp_path / "shards")
     assert [path.name for path in (tmp_path / "shards").iterdir()] == ["job.json"]
 
 
@@ -153,18 +155,18 @@ def test_mistakes_cost_no_model(model, folder, tmp_path, monkeypatch):
         ("out", {"engine": "spark"}, "engine=spark: .*one of local, ray"),
     ]:
         with pytest.raises(UserError, match=message):
-            embedding.embed_shard(model.path, folder, tmp_path / output, **options)
+            embed_shard(model.path, folder, tmp_path / output, **options)
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "tfvmf.embedding.on_ray", raising=False)
     with pytest.raises(UserError, match=r"Ray is not installed: pip install 'tfvmf\[ray\]'"):
-        embedding.embed_shard(model.path, folder, tmp_path / "out", engine="ray")
+        embed_shard(model.path, folder, tmp_path / "out", engine="ray")
     assert not loads
     assert not (tmp_path / "out").exists()
 
 
 def test_files_are_neither_many_nor_large():
     for count in (1, 255, 256, 257, 5000, 10**6, 3 * 10**6, 10**8):
-        parts = shards.file_rows(count)
+        parts = local.file_rows(count)
         assert sum(map(len, parts)) == count
         assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
         assert max(map(len, parts)) <= 8192
@@ -180,22 +182,22 @@ def write_parquet(path, rows, **columns):
 
 
 def test_places(folder, tmp_path):
-    plain = remote.find_images(str(folder), "all", 99)
-    uri = remote.find_images(f"folder:{folder.as_uri()}", "all", 99)
+    plain = found_images.find_images(str(folder), "all", 99)
+    uri = found_images.find_images(f"folder:{folder.as_uri()}", "all", 99)
     assert uri.paths == [pathlib.Path(path).as_uri() for path in plain.paths]
     assert uri.labels == plain.labels
     assert set(plain.labels) == {"day", "night"}
     (tmp_path / "list.txt").write_text(f"{plain.paths[2]}\r\n\n{uri.paths[0]}\n")
-    listed = remote.find_images(f"files:{tmp_path}/list.txt", "all", 99)
+    listed = found_images.find_images(f"files:{tmp_path}/list.txt", "all", 99)
     assert (listed.paths, listed.labels) == ([plain.paths[2], uri.paths[0]], None)
     write_parquet(tmp_path / "p" / "b.parquet", 10, label=[1] * 10)
     write_parquet(tmp_path / "p" / "a" / "c.parquet", 10, label=[1] * 10)
     write_parquet(tmp_path / "p" / ".hidden" / "c.parquet", 10)
-    records = remote.find_images(f"parquet:{tmp_path}/p", "all", 99)
+    records = found_images.find_images(f"parquet:{tmp_path}/p", "all", 99)
     assert records.uris == [f"{tmp_path}/p/a/c.parquet", f"{tmp_path}/p/b.parquet"]
     assert records.columns == ["image", "label"]
     assert list(map(len, records.units)) == [10, 10]
-    records = remote.find_images(f"parquet:{tmp_path.as_uri()}/p", "all", 99)
+    records = found_images.find_images(f"parquet:{tmp_path.as_uri()}/p", "all", 99)
     assert records.uris[1] == f"{tmp_path.as_uri()}/p/b.parquet"
 
 
@@ -222,16 +224,16 @@ def test_mistakes_in_places(tmp_path):
         ("folder:{}", "x", "column=x: .* has no columns"),
     ]:
         with pytest.raises(UserError, match=message):
-            remote.find_images(data.format(tmp_path), "all", 99, column=column)
+            found_images.find_images(data.format(tmp_path), "all", 99, column=column)
     with pytest.raises(UserError, match=r"split=test: .* has no splits"):
-        remote.find_images(f"parquet:{tmp_path}", "test", 99)
+        found_images.find_images(f"parquet:{tmp_path}", "test", 99)
 
 
 def test_rows_are_numbered_in_their_file(tmp_path):
     sizes = [3, 0, 4, 0]
     for number, size in enumerate(sizes):
         write_parquet(tmp_path / f"{number}.parquet", size)
-    records = remote.find_images(f"parquet:{tmp_path}", "all", 99)
+    records = found_images.find_images(f"parquet:{tmp_path}", "all", 99)
     paths = [path for path, size in zip(records.uris, sizes, strict=True) for _ in range(size)]
     rows = pa.table({"file": paths, "error": [""] * 7})
     for cut in (1, 2, 5, 7):
@@ -246,7 +248,7 @@ def test_rows_are_numbered_in_their_file(tmp_path):
 
 
 def test_rows_that_are_lost_or_doubled_are_noticed(folder):
-    images = remote.find_images(str(folder), "all", 99)
+    images = found_images.find_images(str(folder), "all", 99)
     units = dict(enumerate([range(0, 10), range(10, 23)]))
     rows = pa.table({"file": images.names})
     for cut in (1, 7, 23):

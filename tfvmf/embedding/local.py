@@ -1,26 +1,33 @@
-"""Images to their table on this machine: part by part, so that a stopped run continues."""
+"""Images to their table: a file, or a directory of Parquet files that many processes may fill.
+
+Work is kept in files of certain rows each, which are there whole or not at all; what is missing is
+what is left to do. So a stopped run continues, and the files of a directory do not depend on the
+number of shards, nor on the engine.
+"""
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
+import importlib
+import itertools
 import json
+import operator
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 import tfvmf
-from tfvmf.data import Source, contact_sheet, load_source
-from tfvmf.data.base import Request
-from tfvmf.data.contact_sheet import TILE, Picture
-from tfvmf.data.folder import files_identity, list_files
-from tfvmf.data.images import read_images
-from tfvmf.data.sources import parse
+from tfvmf.data import contact_sheet, load_source
+from tfvmf.data.contact_sheet import Picture
 from tfvmf.embedding import table
+from tfvmf.embedding.images import FileImages, SourceImages, find_images, list_images
 from tfvmf.errors import UserError
 from tfvmf.files import fingerprint, lock, replacing, write_json, writing
 from tfvmf.progress import Progress
@@ -28,6 +35,9 @@ from tfvmf.serving import EmbeddingModel, load
 from tfvmf.settings import MAX_PIXELS
 
 PART_ROWS = 1024  # images at most that a run loses when it is killed, and rows that it holds
+# A directory has about this many files, of rows between these bounds.
+FILES, LEAST_ROWS, MOST_ROWS = 4096, 256, 8192
+JOB = "job.json"  # what the files of a directory are of
 DRAWN = 50  # least and most certain images, each
 DRIFT = 0.01  # below this p-value confidences are not those of in-distribution images
 
@@ -48,17 +58,11 @@ class Embedded:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Whether the confidences of a batch look like those of in-distribution images.
+    """Whether the confidences of a batch look like those of in-distribution images."""
 
-    Attributes:
-        p_value: Of the two-sample Kolmogorov-Smirnov test. Small: they do not.
-        below: The share of images that are not accepted.
-        alpha: The share that is expected in distribution; None if the model does not say.
-    """
-
-    p_value: float
-    below: float
-    alpha: float | None = None
+    p_value: float  # of the two-sample Kolmogorov-Smirnov test; small: they do not
+    below: float  # the share of images that are not accepted
+    alpha: float | None = None  # the share that is expected in distribution, if the model says
 
     def __str__(self) -> str:
         seen = "look" if self.p_value >= DRIFT else "do NOT look"
@@ -72,19 +76,14 @@ class Drift:
 def measure_drift(
     confidence: np.ndarray, accept: np.ndarray, calibration: Mapping[str, Any] | None = None
 ) -> Drift:
-    """Tests whether confidences [N] look like those of in-distribution images.
+    """Tests whether confidences [N], with decisions [N], look like in-distribution images.
 
     A confidence is (1 + r) / (m + 1), r of m calibration images being no surer. The test has two
     samples, the batch and these m images: a batch that is much larger than m would otherwise show
     the noise of the calibration as drift. The statistic knows ranks alone, so a place between the
-    r-th image and the next stands for the image. Where m is unknown, confidences are compared
-    with the uniform distribution.
-
-    Args:
-        confidence: Confidences of the images that could be read.
-        accept: Their decisions [N].
-        calibration: From the card of the model: `ranks` (m; `images` in old exports, which ranked
-            all of these), and `alpha` or `reject_below`.
+    r-th image and the next stands for the image. `calibration` is that of the model's card: `ranks`
+    (m; `images` in old exports), and `alpha` or `reject_below`. Where m is unknown, confidences are
+    compared with the uniform distribution.
     """
     from scipy import stats  # half of the time that this module takes to import
 
@@ -115,16 +114,23 @@ def embed(
     max_pixels: int = MAX_PIXELS,
     restart: bool = False,
     trust_model: bool = False,
+    shard: str = "",
+    engine: str = "local",
+    actors: int = 2,
+    ray_address: str = "",
+    column: str = "",
 ) -> Embedded:
     """Embeds images and writes the table of them, see `tfvmf.embedding.table`.
 
-    A file that cannot be read is a row with its error. Parts of the table are kept in
-    `OUTPUT.parts` until it is complete; the same call continues after the last finished one.
+    A file that cannot be read is a row with its error. The same call continues a stopped one: parts
+    of the table are kept in `OUTPUT.parts` until it is complete. With `shard` or `engine="ray"` the
+    table is a directory of Parquet files, which many processes may fill.
 
     Args:
         model: A run directory, an export, or a `.keras`, `.onnx` or `.tflite` file.
-        data: What `tfvmf.data.load_source` takes, or the path of a folder or of one image.
-        output: The `.parquet`, `.npz` or `.csv` file.
+        data: What `tfvmf.data.load_source` takes, or the path of a folder or of one image; for Ray
+            see `tfvmf.embedding.images`.
+        output: The `.parquet`, `.npz` or `.csv` file; or the directory, which is made if need be.
         checkpoint: Checkpoint of a run: `step-110`, `110` or a path; the newest by default.
         split: The part of the data.
         data_dir: Where TFDS data sets are prepared.
@@ -135,29 +141,39 @@ def embed(
         max_pixels: A larger image is not decoded: its row has an error.
         restart: Do not continue: start again.
         trust_model: See `tfvmf.load`.
+        shard: `3/16` is part 3 of the parts 0 to 15; the counts returned are those of the part.
+        engine: `local`, or `ray`.
+        actors: With Ray, the processes that embed.
+        ray_address: With Ray, the cluster; by default one is started on this machine.
+        column: With Ray, the column of Parquet files or TFRecords that has the images.
 
     Raises:
         UserError: A mistake in the arguments, found before the model is loaded where possible; or
-            `OUTPUT.parts` is of another model or other data.
+            what is there already is of another model or other data.
     """
-    output = table.check_output(output)
-    if sort not in ("", "concentration") or batch_size < 1:
-        raise UserError(f"sort={sort}, batch_size={batch_size}: expected concentration, 1 or more")
-    files = list_images(data, split, max_pixels)
-    parts = output.with_name(f"{output.name}.parts")
-    with _claimed(parts, output):
-        loaded = load(model, checkpoint=checkpoint, trust_model=trust_model)
-        size = image_size(loaded)
-        images: Images = files or SourceImages(
-            load_source(
-                data,
-                split,
-                data_dir=data_dir,
-                download=download,
-                image_size=size,
-                max_pixels=max_pixels,
-            )
+    number, of, output = table.check_output(output, shard=shard, engine=engine)
+    if sort not in ("", "concentration") or batch_size < 1 or actors < 1:
+        given = f"sort={sort}, batch_size={batch_size}, actors={actors}"
+        raise UserError(f"{given}: expected concentration, 1 or more, 1 or more")
+    if of and (sort or restart):
+        given = f"sort={sort}" if sort else "restart=true"
+        raise UserError(f"{given}: not with shard and engine=ray, which write a directory")
+    on_ray = _import_on_ray() if engine == "ray" else None
+    find = functools.partial(find_images, column=column) if on_ray else list_images
+    images: Any = find(os.fspath(data), split, max_pixels)
+    directory = output if of else output.with_name(f"{output.name}.parts")
+    with contextlib.nullcontext() if of else _claimed(directory, output):
+        settings: dict[str, Any] = {"checkpoint": os.fspath(checkpoint), "trust_model": trust_model}
+        loaded = load(model, **settings)
+        size = loaded.card["image_size"]
+        if size is None:
+            raise UserError(f"{loaded.path} does not say the size of its images: expected a run")
+        options: dict[str, Any] = {"download": download, "max_pixels": max_pixels}
+        images = images or SourceImages(
+            load_source(data, split, data_dir=data_dir, image_size=size, **options)
         )
+        # Records have as many files as they come in.
+        units = getattr(images, "units", None) or file_rows(len(images.names), PART_ROWS * (not of))
         # An empty batch shows the columns.
         outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
         schema = table.table_schema(outputs, labels=images.labels is not None)
@@ -165,132 +181,56 @@ def embed(
             "model": model_identity(loaded),
             "data": os.fspath(data),
             "split": split,
-            "images": len(images.names),
+            "images": sum(map(len, units)),
+            "files": len(units),
             "contents": images.identity(),
             "max_pixels": max_pixels,
-            "part_rows": PART_ROWS,
             "columns": schema.names,
             "tfvmf": tfvmf.__version__,
         }
-        _check_plan(parts, plan, output, restart=restart)
-        _write_parts(parts, images, loaded, schema, batch_size)
-        calibration = loaded.card.get("calibration")
-        result = _join(parts, images, output, schema, calibration, sort=bool(sort))
-        shutil.rmtree(parts)
-    return result
+        _claim(directory, plan, output, restart=restart)
+        count, parts = len(units), of or 1
+        own = range(number * count // parts, (number + 1) * count // parts)
+        files = {unit: directory / f"{unit:08}.{'parquet' if of else 'arrow'}" for unit in own}
+        missing = {unit: units[unit] for unit in own if not files[unit].exists()}
+        if on_ray:
+            path = str(pathlib.Path(loaded.path).absolute())
+            work = on_ray.Work(path, settings, plan["model"], schema, batch_size, max_pixels)
+            rows = on_ray.embed_units(images, missing, work, actors=actors, address=ray_address)
+        else:
+            rows = (
+                (unit, block)
+                for unit, part in missing.items()
+                for block in embed_rows(images, part, loaded, schema, batch_size)
+            )
+        total, left = (sum(len(units[unit]) for unit in some) for some in (own, missing))
+        bar = Progress(total, initial=total - left, unit="image", description="embedding")
+        with bar, contextlib.closing(rows):
+            for unit, pairs in itertools.groupby(rows, operator.itemgetter(0)):
+                _write(files[unit], schema, (block for _, block in pairs), bar)
+        if of:
+            names = [name for name in ("error", "concentration", "accept") if name in schema.names]
+            tables = map(table.read_table, files.values())
+            return _summary((part for each in tables for part in each.parts(*names)), output, names)
+        done = _join(directory, images, output, schema, loaded.card.get("calibration"), bool(sort))
+        shutil.rmtree(directory)
+        return done
 
 
-class Images:
-    """Images by position: `names`, `labels` or None, and how they are read."""
-
-    names: Sequence[str]
-    labels: Sequence[str] | None
-
-    def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
-        """The pixels of those that are not broken, and all errors, "" if there is none."""
-        raise NotImplementedError
-
-    def tile(self, row: int) -> np.ndarray:
-        """A picture for the contact sheet."""
-        raise NotImplementedError
-
-    def identity(self) -> str:
-        """A hash that changes when the images do."""
-        raise NotImplementedError
+def _import_on_ray() -> Any:
+    """The module `on_ray`; UserError if Ray is not installed."""
+    try:
+        return importlib.import_module("tfvmf.embedding.on_ray")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ray":
+            raise
+        raise UserError("engine=ray: Ray is not installed: pip install 'tfvmf[ray]'") from error
 
 
-class FileImages(Images):
-    """Files, or their contents.
-
-    Args:
-        paths: Of the files.
-        labels: Names of their classes, or None.
-        max_pixels: A larger image is broken.
-        contents: What to read at some positions, each a path, the content of a file or an error;
-            by default the paths.
-    """
-
-    def __init__(
-        self,
-        paths: Sequence[str],
-        labels: Sequence[str] | None,
-        max_pixels: int,
-        contents: Callable[[range], list[Any]] | None = None,
-    ) -> None:
-        self.paths = paths
-        self.max_pixels = max_pixels
-        self.names = [_text(path) for path in paths]
-        self.labels = labels
-        self._contents = contents
-
-    def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
-        """The pixels of those that are not broken, and all errors, "" if there is none."""
-        paths = self.paths[rows.start : rows.stop]
-        contents = self._contents(rows) if self._contents else paths
-        failed = {i: str(e) for i, e in enumerate(contents) if isinstance(e, Exception)}
-        contents = [b"" if i in failed else content for i, content in enumerate(contents)]
-        broken: dict[int, str] = {}
-        pixels = read_images(contents, size, max_pixels=self.max_pixels, names=paths, broken=broken)
-        broken |= failed
-        errors = [_text(broken.get(place, "")) for place in range(len(rows))]
-        return pixels[[not error for error in errors]], errors
-
-    def tile(self, row: int) -> np.ndarray:
-        """A picture for the contact sheet; gray if the file is gone meanwhile."""
-        tile, _ = self.read(range(row, row + 1), TILE)
-        return tile[0] if len(tile) else np.full((TILE, TILE, 3), 200, np.uint8)
-
-    def identity(self) -> str:
-        """A hash that changes when the images do."""
-        return files_identity(self.paths)
-
-
-class SourceImages(Images):
-    """The same of a source without files."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self.names = [source.file(row) for row in range(source.size)]
-        self.labels = label_names(source.labels, source.class_names)
-
-    def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
-        """The pixels, and no errors."""
-        return self._source.images(rows.start, rows.stop), [""] * len(rows)
-
-    def tile(self, row: int) -> np.ndarray:
-        """A picture for the contact sheet."""
-        return self._source.images(row, row + 1)[0]
-
-    def identity(self) -> str:
-        """A hash of some of the images, which stand for all."""
-        return self._source.fingerprint()
-
-
-def list_images(data: str | os.PathLike[str], split: str, max_pixels: int) -> FileImages | None:
-    """The files of a folder, or one file; None if `data` is another source."""
-    spec = os.fspath(data)
-    target = spec.removeprefix("folder:")
-    path = pathlib.Path(target).expanduser()
-    if spec == target and path.is_file() and path.suffix != ".npz":
-        return FileImages([str(path)], None, max_pixels)
-    if spec != target or path.is_dir():
-        request = Request(spec=f"folder:{target}", target=target, split=split)
-        paths, labels, classes, _ = list_files(request)
-        return FileImages(paths, label_names(labels, classes), max_pixels)
-    parse(data)
-    return None
-
-
-def label_names(labels: np.ndarray | None, classes: list[str] | None) -> list[str] | None:
-    """Numbers of classes as their names; as texts, where there are none."""
-    if labels is None:
-        return None
-    return [_text(classes[label] if classes else str(label)) for label in labels]
-
-
-def _text(name: str) -> str:
-    """A name that is not UTF-8 with an escape for each byte that is not."""
-    return name.encode("utf-8", "backslashreplace").decode()
+def file_rows(count: int, rows: int = 0) -> list[range]:
+    """The rows of each file, about `rows` if given."""
+    rows = rows or min(max(-(-count // FILES), LEAST_ROWS), MOST_ROWS)
+    return [range(count)[start : start + rows] for start in range(0, count, rows)]
 
 
 @contextlib.contextmanager
@@ -310,11 +250,37 @@ def _claimed(parts: pathlib.Path, output: pathlib.Path) -> Iterator[None]:
                 shutil.rmtree(parts, ignore_errors=True)
 
 
-def image_size(model: EmbeddingModel) -> int:
-    """Height and width of the images that a model takes; UserError if it does not tell."""
-    if model.card["image_size"] is None:
-        raise UserError(f"{model.path} does not say the size of its images: expected a run")
-    return model.card["image_size"]
+def _claim(
+    directory: pathlib.Path, plan: dict[str, Any], output: pathlib.Path, *, restart: bool
+) -> None:
+    """Notes what the files of a directory are of, or checks that those there are of the same."""
+    path, parts = directory / JOB, list(directory.glob("*.arrow"))
+    if directory != output and (restart or not parts):
+        for old in (path, *parts):
+            old.unlink(missing_ok=True)
+    with writing(f"output={directory}"):
+        directory.mkdir(exist_ok=True)
+        if not path.exists():
+            if any(directory.glob("*.parquet")):
+                raise UserError(f"output={directory} holds Parquet files without a {JOB}")
+            # A link is there whole, or refused because another shard was first.
+            with tempfile.TemporaryDirectory(dir=directory, prefix=".") as place:
+                write_json(pathlib.Path(place, JOB), plan)
+                with contextlib.suppress(FileExistsError):
+                    os.link(pathlib.Path(place, JOB), path)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        changed = [key for key in plan if found.get(key) != plan[key]]
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is missing or damaged: choose another output") from error
+    if changed:
+        told = ", ".join(f"{key} ({found.get(key)} -> {plan[key]})" for key in changed)
+        if directory == output:
+            holds, advice = " holds shards of another job", ""
+        else:
+            holds = f": {directory.name} holds unfinished work of other images or another model"
+            advice = ", or restart (--restart) to do all again"
+        raise UserError(f"output={output}{holds}: {told}; choose another output{advice}")
 
 
 def model_identity(model: EmbeddingModel) -> str:
@@ -328,58 +294,37 @@ def model_identity(model: EmbeddingModel) -> str:
     return digest.hexdigest()[:16]
 
 
-def _check_plan(
-    parts: pathlib.Path, plan: dict[str, Any], output: pathlib.Path, *, restart: bool
+def _write(
+    path: pathlib.Path, schema: pa.Schema, blocks: Iterable[pa.Table], bar: Progress
 ) -> None:
-    """Notes what the parts are of, or checks that those that are there are of the same."""
-    path, done = parts / "plan.json", list(parts.glob("*.arrow"))
-    if restart or not done:
-        for part in done:
-            part.unlink()
-        write_json(path, plan)
-        return
-    if changed := differences(path, plan):
-        raise UserError(
-            f"output={output}: {parts.name} holds unfinished work of other images or another model:"
-            f" {changed}; choose another output, or restart (--restart) to do all again"
-        )
+    """Writes a file of blocks of some rows, in groups of about `table.ROWS`."""
 
+    def groups(columns: Sequence[str]) -> Iterator[pa.Table]:
+        held: list[pa.Table] = []
+        for block in blocks:
+            held.append(block.select(list(columns)))
+            bar.update(len(block))
+            if sum(map(len, held)) >= table.ROWS:
+                yield pa.concat_tables(held).combine_chunks()
+                held = []
+        if held:
+            yield pa.concat_tables(held).combine_chunks()
 
-def differences(path: pathlib.Path, plan: dict[str, Any]) -> str:
-    """How a plan differs from the one in a file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        changed = [key for key in plan if found.get(key) != plan[key]]
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is missing or damaged: choose another output") from error
-    return ", ".join(f"{key} ({found.get(key)} -> {plan[key]})" for key in changed)
-
-
-def _write_parts(
-    parts: pathlib.Path,
-    images: Images,
-    model: EmbeddingModel,
-    schema: pa.Schema,
-    batch_size: int,
-) -> None:
-    count = len(images.names)
-    rows = range(count)
-    wanted = [rows[start : start + PART_ROWS] for start in rows[::PART_ROWS]]
-    missing = [part for part in wanted if not _part(parts, part.start).exists()]
-    done = count - sum(map(len, missing))
-    with Progress(count, initial=done, unit="image", description="embedding") as bar:
-        for part in missing:
-            blocks = []
-            for block in embed_rows(images, part, model, schema, batch_size):
-                blocks.append(block)
-                bar.update(len(block))
-            path = _part(parts, part.start)
-            with replacing(path) as file, pa.ipc.new_file(file, schema) as writer:
-                writer.write_table(pa.concat_tables(blocks).combine_chunks())
+    with replacing(path) as file:
+        if path.suffix == ".parquet":
+            table.write_table(file, ".parquet", schema, 0, groups)
+            return
+        with pa.ipc.new_file(file, schema) as writer:
+            for group in groups(schema.names):
+                writer.write_table(group)
 
 
 def embed_rows(
-    images: Images, rows: range, model: EmbeddingModel, schema: pa.Schema, batch_size: int
+    images: FileImages | SourceImages,
+    rows: range,
+    model: EmbeddingModel,
+    schema: pa.Schema,
+    batch_size: int,
 ) -> Iterator[pa.Table]:
     """Some images to rows of their table, batch by batch."""
     for start in range(0, len(rows), batch_size):
@@ -393,17 +338,34 @@ def embed_rows(
         yield table.to_arrow(schema, texts, outputs)
 
 
-def _part(parts: pathlib.Path, start: int) -> pathlib.Path:
-    return parts / f"{start // PART_ROWS:06}.arrow"
+def _summary(
+    parts: Iterable[table.Columns], output: pathlib.Path, columns: Sequence[str]
+) -> Embedded:
+    """Counts of rows, which come some at a time."""
+    images, good, accepted, lowest, highest = 0, 0, 0, np.inf, -np.inf
+    for part in parts:
+        fine = part["error"] == ""
+        images, good = images + len(fine), good + int(fine.sum())
+        kappa = part["concentration"][fine]
+        lowest = min(lowest, float(kappa.min(initial=np.inf)))
+        highest = max(highest, float(kappa.max(initial=-np.inf)))
+        accepted += int(part["accept"][fine].sum()) if "accept" in part else 0
+    return Embedded(
+        output=output,
+        images=images,
+        broken=images - good,
+        rejected=good - accepted if "accept" in columns else None,
+        lowest=lowest if good else np.nan,
+        highest=highest if good else np.nan,
+    )
 
 
 def _join(
     parts: pathlib.Path,
-    images: Images,
+    images: FileImages | SourceImages,
     output: pathlib.Path,
     schema: pa.Schema,
     calibration: Mapping[str, Any] | None,
-    *,
     sort: bool,
 ) -> Embedded:
     """Parts to the table and its sheet."""
@@ -415,21 +377,18 @@ def _join(
         for name, values in found.items():
             values.append(table.to_numpy(block, name))
     scalars = {name: np.concatenate(values) for name, values in found.items()}
+    done = _summary([scalars], output, list(scalars))
     kappa, good = scalars["concentration"], scalars["error"] == ""
-    accept = scalars["accept"][good] if "accept" in scalars else None
     drift = None
-    if accept is not None and "confidence" in scalars and good.any():
-        drift = measure_drift(scalars["confidence"][good], accept, calibration)
-    lowest, highest = (
-        (float(kappa[good].min()), float(kappa[good].max())) if good.any() else (np.nan, np.nan)
-    )
-    told = lowest < highest or good.sum() == 1
-    order = np.argsort(kappa, kind="stable") if sort and told else natural  # broken ones last
+    if {"accept", "confidence"} <= {*scalars} and good.any():
+        drift = measure_drift(scalars["confidence"][good], scalars["accept"][good], calibration)
+    sort &= done.lowest < done.highest or good.sum() == 1
+    order = np.argsort(kappa, kind="stable") if sort else natural  # broken ones last
     with replacing(output) as file:
         table.write_table(file, output.suffix, schema, count, _blocks(parts, order))
-    picture = None
-    if sort and told:
-        picture = output.with_suffix(".png")
+    sheet = None
+    if sort:
+        sheet = output.with_suffix(".png")
         drawn = order[: int(good.sum())]
         least = drawn[: min(DRAWN, -(-len(drawn) // 2))]
         most = drawn[len(least) :][::-1][:DRAWN]
@@ -440,17 +399,8 @@ def _join(
             return contact_sheet.Block(heading, list(map(Picture, tiles, names, notes)), columns=5)
 
         blocks = [block("least certain first", least), block("most certain first", most)]
-        contact_sheet.write_sheet(blocks, picture, title=f"{output.name}: {count:,} images")
-    return Embedded(
-        output=output,
-        images=count,
-        broken=count - int(good.sum()),
-        rejected=None if accept is None else int((~accept).sum()),
-        drift=drift,
-        lowest=lowest,
-        highest=highest,
-        sheet=picture,
-    )
+        contact_sheet.write_sheet(blocks, sheet, title=f"{output.name}: {count:,} images")
+    return dataclasses.replace(done, drift=drift, sheet=sheet)
 
 
 def _blocks(parts: pathlib.Path, order: np.ndarray) -> Callable[..., Iterator[pa.Table]]:
@@ -462,7 +412,7 @@ def _blocks(parts: pathlib.Path, order: np.ndarray) -> Callable[..., Iterator[pa
             by_part = np.argsort(rows // PART_ROWS, kind="stable")
             pieces = []
             for number in np.unique(rows // PART_ROWS):
-                with pa.memory_map(str(_part(parts, number * PART_ROWS))) as file:
+                with pa.memory_map(str(parts / f"{number:08}.arrow")) as file:
                     part = pa.ipc.open_file(file).read_all().select(list(columns))
                     chosen = rows[by_part][rows[by_part] // PART_ROWS == number]
                     pieces.append(part.take(chosen % PART_ROWS))

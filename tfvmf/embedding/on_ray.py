@@ -9,9 +9,9 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import ray
@@ -19,7 +19,7 @@ import ray.data
 
 from tfvmf import cores
 from tfvmf.embedding import local
-from tfvmf.embedding.remote import Files, Records, Work, file_system, readable
+from tfvmf.embedding.images import FileImages, Records, Units, file_system, readable
 from tfvmf.errors import UserError
 from tfvmf.serving import load
 
@@ -29,21 +29,35 @@ _STORE = 2**29  # bytes of the object store of a Ray that is started here
 _FETCHES = 16  # files that an actor reads from a remote file system at a time
 
 
+class Work(NamedTuple):
+    """What an actor has to know."""
+
+    model: str
+    settings: dict[str, Any]  # for `tfvmf.load`
+    identity: str  # of the model
+    schema: pa.Schema
+    batch_size: int
+    max_pixels: int
+    column: str = ""  # with the images; "" where a row has a path
+    threads: int = 1  # of a forward pass
+
+
 def embed_units(
-    images: Files | Records, units: Mapping[int, range], work: Work, *, actors: int, address: str
+    images: FileImages | Records, units: Units, work: Work, *, actors: int, address: str
 ) -> Iterator[tuple[int, pa.Table]]:
     """The rows of some units, in order, as (unit, some of its rows)."""
     if not units:
         return
     rows = _BATCHES * work.batch_size
-    with readable("data"), _connected(address):
+    files = images.files if isinstance(images, Records) else {}
+    with readable("data", files), _connected(address):
         every, nodes = ray.cluster_resources(), len(ray.nodes())
         work = work._replace(threads=max(1, int(every["CPU"]) // max(actors, nodes)))
         context = ray.data.DataContext.get_current().copy()
         context.execution_options.preserve_order = True
         context.enable_progress_bars = False
         context.target_max_block_size = _BLOCK
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it raises is enough
         with ray.data.DataContext.current(context):
             if isinstance(images, Records):
                 work = work._replace(column=images.columns[0])
@@ -88,7 +102,8 @@ class _Actor:
             with ThreadPoolExecutor(_FETCHES) as threads:
                 return [*threads.map(_content, given[part.start : part.stop])]
 
-        images = local.FileImages(paths, labels, work.max_pixels, contents)
+        fetched = work.column or any("://" in path for path in paths)
+        images = FileImages(paths, labels, work.max_pixels, contents if fetched else None)
         whole = range(len(paths))
         blocks = local.embed_rows(images, whole, self._model, work.schema, work.batch_size)
         return pa.concat_tables(blocks)
@@ -111,7 +126,7 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-def _paths(images: Files, units: Mapping[int, range], rows: int) -> Iterator[pa.Table]:
+def _paths(images: FileImages, units: Units, rows: int) -> Iterator[pa.Table]:
     """Paths, and labels, of some units: a table for each call of an actor."""
     for unit in units.values():
         for part in (unit[start : start + rows] for start in range(0, len(unit), rows)):
@@ -122,7 +137,7 @@ def _paths(images: Files, units: Mapping[int, range], rows: int) -> Iterator[pa.
             yield pa.table(cells)
 
 
-def _records(images: Records, units: Mapping[int, range]) -> ray.data.Dataset:
+def _records(images: Records, units: Units) -> ray.data.Dataset:
     read = ray.data.read_parquet if images.kind == "parquet" else ray.data.read_tfrecords
     own: dict[str, Any] = {"partitioning": None} if images.kind == "parquet" else {}
     rows = read([images.uris[unit] for unit in units], include_paths=True, **own)
@@ -138,8 +153,7 @@ def _connected(address: str) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # else it warns of its own actors
     here: dict[str, Any] = {"num_cpus": cores.available(), "object_store_memory": _STORE}
-    # Ray's ports run anybody's code: on loopback only.
-    here |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    here["include_dashboard"] = False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         ray.init(address or "local", **quiet, **({} if address else here))

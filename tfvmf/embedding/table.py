@@ -40,6 +40,7 @@ COLUMNS = (
     *("file", "error", "label", *VECTORS, "concentration"),
     *("familiarity", "confidence", "accept", "class", "class_probability"),
 )
+ENGINES = ("local", "ray")
 ROWS = 8192  # of a group in a Parquet file, and of what is held when a table is read or written
 
 Columns = dict[str, np.ndarray]
@@ -48,14 +49,11 @@ Blocks = Callable[[Sequence[str]], Iterator[pa.Table]]
 
 
 class Table:
-    """A table in a file, read when it is asked for.
+    """A table in a file, or in a directory of Parquet files, read when it is asked for.
 
     `table["concentration"]` is one column, whole; `parts` streams. Text is an object array of str,
     "" for null; vectors are [N, width]; numbers of a broken file are NaN, its `accept` is False.
-
-    Attributes:
-        path: The file, or the directory of Parquet files.
-        columns: Names, in the order of `COLUMNS`; others that the file may have are left out.
+    `columns` are those of `COLUMNS` that there are.
     """
 
     def __init__(
@@ -73,11 +71,7 @@ class Table:
         return np.concatenate(parts) if parts else np.empty(0, object if name in TEXTS else float)
 
     def parts(self, *columns: str) -> Iterator[Columns]:
-        """The rows in order, at most `ROWS` at a time.
-
-        Args:
-            *columns: Names of the columns to read; all by default.
-        """
+        """The rows in order, at most `ROWS` at a time; all columns by default."""
         if missing := [name for name in columns if name not in self.columns]:
             raise UserError(
                 f"{self.path} has no column {', '.join(missing)}: it has {', '.join(self.columns)}"
@@ -96,12 +90,8 @@ class Table:
 def read_table(path: str | os.PathLike[str]) -> Table:
     """Opens a table that `tfvmf embed` wrote, or another program.
 
-    Args:
-        path: A `.parquet`, `.npz` or `.csv` file, or a directory of `.parquet` files, which are
-            read in the order of their names.
-
-    Raises:
-        UserError: There is no such file, or it is damaged or no such table.
+    `path` is a `.parquet`, `.npz` or `.csv` file, or a directory of `.parquet` files, in order of
+    their names. UserError if there is none, or it is damaged or no such table.
     """
     path = pathlib.Path(path).expanduser()
     opener = {".npz": _open_npz, ".csv": _open_csv}.get(path.suffix, _open_parquet)
@@ -116,35 +106,32 @@ def read_table(path: str | os.PathLike[str]) -> Table:
     return table
 
 
-def check_output(output: str | os.PathLike[str]) -> pathlib.Path:
-    """The path of a table to write; UserError unless its ending is known and its folder exists."""
-    path = pathlib.Path(output).expanduser()
-    if path.suffix not in _WRITERS or not path.parent.is_dir() or path.is_dir():
-        raise UserError(
-            f"output={path}: expected a name that ends in {', '.join(_WRITERS)}, in an existing "
-            "folder"
-        )
-    return path
+def check_output(
+    output: str | os.PathLike[str], *, shard: str = "", engine: str = "local"
+) -> tuple[int, int, pathlib.Path]:
+    """What `embed` writes: `3, 16, path` for part 3 of 16 in a directory, `0, 0, path` for a file.
 
-
-def parse_shard(shard: str) -> tuple[int, int]:
-    """`3/16` as two numbers."""
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard, re.ASCII)
+    UserError if there is no such engine or part, or the path cannot be written.
+    """
+    if engine not in ENGINES:
+        raise UserError(f"engine={engine}: expected one of {', '.join(ENGINES)}")
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard or "0/1", re.ASCII)
     if not found or not int(found[1]) < int(found[2]):
         raise UserError(f"shard={shard}: expected K/N with K from 0 to N - 1, such as 3/16")
-    return int(found[1]), int(found[2])
-
-
-def check_directory(output: str | os.PathLike[str]) -> pathlib.Path:
-    """The path of a directory of Parquet files; UserError unless it is there or can be made."""
-    path = pathlib.Path(output).expanduser()
-    known = path.is_dir() or (path.parent.is_dir() and not path.exists())
-    if not known or path.suffix in _WRITERS:
+    path, endings = pathlib.Path(output).expanduser(), ", ".join(_WRITERS)
+    if shard or engine == "ray":
+        known = path.is_dir() if path.exists() else path.parent.is_dir()
+        if not known or path.suffix in _WRITERS:
+            raise UserError(
+                f"output={path}: expected a directory of shards, or a new name without {endings} "
+                "in an existing folder"
+            )
+        return int(found[1]), int(found[2]), path
+    if path.suffix not in _WRITERS or not path.parent.is_dir() or path.is_dir():
         raise UserError(
-            f"output={path}: expected a directory of shards, or a new name without "
-            f"{', '.join(_WRITERS)} in an existing folder"
+            f"output={path}: expected a name that ends in {endings}, in an existing folder"
         )
-    return path
+    return 0, 0, path
 
 
 def table_schema(outputs: Mapping[str, np.ndarray], *, labels: bool) -> pa.Schema:

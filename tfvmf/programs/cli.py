@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import functools
 import os
 import pathlib
 import re
@@ -13,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
@@ -37,17 +37,10 @@ _SHARED: dict[str, tuple[Any, ...]] = {
     "workdir": ("", "run directory"),
     "output": ("", "file or directory to write"),
     "checkpoint": ("", "checkpoint of a run: step-110, 110 or a path; the newest by default"),
-    "trust_model": (
-        False,
-        "load a SavedModel even if it may read or write files, use the network or run code",
-    ),
+    "trust_model": (False, "load a SavedModel even if it may touch files, network or run code"),
     "seed": (int, "seed of everything that is random", 0),
     "max_images": (0, "number of test images to measure; 0 for all", 0),
-    "max_pixels": (
-        0,
-        f"larger images are refused, undecoded; 0 for the run's limit, or {MAX_PIXELS}",
-        0,
-    ),
+    "max_pixels": (0, f"refuse larger images; 0 for the run's limit, or {MAX_PIXELS}", 0),
 }
 # The flags of a program, `FLAGS`: the help of a shared flag ("" for the usual one); or the default
 # (a type where there is none), help, and the lowest number or the choices.
@@ -64,21 +57,20 @@ def define(program: Any, values: flags.FlagValues, argv: list[str]) -> None:
     """Defines the flags of a verb's module; `argv` is the command line."""
     if getattr(program, "CONFIG", False):
         _define_config(values, argv)
-    for name, given in program.FLAGS.items():
-        own = isinstance(given, tuple)
-        default, text, *limit = given if own else _SHARED[name]
-        kind = default if isinstance(default, type) else type(default)
+    for name, spec in program.FLAGS.items():
+        own = isinstance(spec, tuple)
+        default, text, *limit = spec if own else _SHARED[name]
+        kind, value = (default, None) if isinstance(default, type) else (type(default), default)
         bound = {"lower_bound": limit[0]} if limit and kind is not str else {}
-        value = None if isinstance(default, type) else default
-        _DEFINE[kind](name, value, text if own else given or text, flag_values=values, **bound)
+        _DEFINE[kind](name, value, text if own else spec or text, flag_values=values, **bound)
 
 
 def run_program(
     name: str, program: Any, arguments: Sequence[str], values: flags.FlagValues | None = None
 ) -> int:
-    """Parses the flags of a verb's module, calls its `main`; returns the exit code.
+    """Parses what follows `name`, as in `tfvmf train`, calls the `main` of a verb's module.
 
-    `name` is what the user typed, `tfvmf train`; `arguments` is what follows it.
+    Returns the exit code.
     """
     # Flags of its own, not absl's global ones: no verb meets the flags of another.
     found = flags.FlagValues() if values is None else values
@@ -118,10 +110,8 @@ def run_program(
 
 def run(main: Callable[[], None]) -> None:
     """Runs a script whose flags are absl's global ones, such as benchmarks/bench.py."""
-    script = sys.modules["__main__"]
-    program = types.SimpleNamespace(
-        __doc__=script.__doc__, ARGUMENTS=(), FLAGS={}, main=lambda values: main()
-    )
+    told = {"__doc__": sys.modules["__main__"].__doc__, "main": lambda values: main()}
+    program = types.SimpleNamespace(ARGUMENTS=(), FLAGS={}, **told)
     sys.exit(run_program(pathlib.Path(sys.argv[0]).name, program, sys.argv[1:], flags.FLAGS))
 
 
@@ -152,17 +142,18 @@ def check_run(name: str) -> pathlib.Path:
     raise UserError(f"{name} is not a run directory (no config.json): {hint}")
 
 
+def given(values: flags.FlagValues, names: str) -> dict[str, Any]:
+    """The values of some flags, whose names are separated by blanks."""
+    return {name: values[name].value for name in names.split()}
+
+
 def listed(value: str) -> tuple[str, ...]:
     """The names in a list that is separated by commas."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
 def short_name(source: str) -> str:
-    """A word for a source of images, as it may stand in the name of a directory.
-
-    >>> short_name("folder:/data/birds"), short_name("mnist_corrupted/fog:1.0.0")
-    ('birds', 'mnist_corrupted_fog')
-    """
+    """A word for the name of a directory: `folder:/data/birds` is birds."""
     scheme, _, target = source.partition(":")
     name = pathlib.Path(target).stem if scheme in ("folder", "npz") else scheme
     return re.sub(r"\W+", "_", target if scheme == "tfds" else name).strip("_")
@@ -171,14 +162,6 @@ def short_name(source: str) -> str:
 def config_names() -> list[str]:
     """The configs that `--config` knows by name."""
     return sorted(path.stem for path in CONFIGS.glob("[!_]*.py"))
-
-
-def checked_config(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-    """Refuses a config file that invents settings: they would be ignored silently."""
-    extra = sorted(set(flatten(config)) - set(flatten(default_config())))
-    if extra:
-        raise UserError(f"--config: the file has unknown settings: {', '.join(extra)}")
-    return config
 
 
 def download(values: flags.FlagValues, sources: Iterable[str], *, data_dir: str = "") -> None:
@@ -241,8 +224,9 @@ def _define_config(values: flags.FlagValues, argv: list[str]) -> None:
     for argument in argv:
         key = argument.lstrip("-").partition("=")[0].removeprefix("config.")
         if argument.startswith(("--config.", "-config.")) and key not in names:
-            near = _settings_called(key) or difflib.get_close_matches(key, list(known), 1, 0.4)
-            hint = f"did you mean {_as_flags(near)}?" if near else "see tfvmf/config.py"
+            near = difflib.get_close_matches(key, list(known), 1, 0.4)
+            meant = _settings_called(key) or "".join(f"--config.{name}" for name in near)
+            hint = f"did you mean {meant}?" if meant else "see tfvmf/config.py"
             raise UserError(f"--config.{key} is not a setting: {hint}")
     # Photographs are not digits: they may be mirrored, are larger, and their colors matter.
     photos = any(argument.rpartition("=")[2].startswith("folder:") for argument in argv)
@@ -274,6 +258,10 @@ def _parse(values: flags.FlagValues, argv: list[str], program: Any) -> None:
         chosen, limit = values[name].value, spec[2:] if isinstance(spec, tuple) else ()
         if limit and isinstance(limit[0], list) and chosen and chosen not in limit[0]:
             raise UserError(unknown(f"--{name}={chosen}", chosen, limit[0]))
+    # A config file may invent settings, which would be ignored silently.
+    config = values.config if getattr(program, "CONFIG", False) else {}
+    if extra := sorted({*flatten(config)} - {*flatten(default_config())}):
+        raise UserError(f"--config: the file has unknown settings: {', '.join(extra)}")
     for name in getattr(program, "REQUIRED", ()):
         if not values[name].value:
             raise UserError(f"--{name} is missing: {values[name].help}")
@@ -287,20 +275,17 @@ def _with_flag(values: flags.FlagValues, message: str) -> str:
 
 def _unknown_flag(values: flags.FlagValues, name: str) -> str:
     """The message about a flag that there is not."""
-    settings = _settings_called(name) if "config" in values else []
+    settings = _settings_called(name) if "config" in values else ""
     near = difflib.get_close_matches(name, list(values), n=1, cutoff=0.5)
-    meant = _as_flags(settings) if settings else f"--{near[0]}" if near else ""
+    meant = settings or "".join(f"--{flag}" for flag in near)
     hint = f"did you mean {meant}?" if meant else "--help lists the flags"
     return f"--{name} is not a flag: {hint}"
 
 
-def _settings_called(key: str) -> list[str]:
-    """The settings whose last part is that of `key`."""
-    return [k for k in flatten(default_config()) if k.split(".")[-1] == key.split(".")[-1]]
-
-
-def _as_flags(settings: Iterable[str]) -> str:
-    return " or ".join(f"--config.{key}" for key in settings)
+def _settings_called(key: str) -> str:
+    """The settings whose last part is that of `key`, as flags."""
+    last = [k for k in flatten(default_config()) if k.split(".")[-1] == key.split(".")[-1]]
+    return " or ".join(f"--config.{key}" for key in last)
 
 
 def _with_config_path(argv: list[str]) -> list[str]:
@@ -308,9 +293,10 @@ def _with_config_path(argv: list[str]) -> list[str]:
     found = list(argv)
     for position, argument in enumerate(argv):
         flag, equals, name = argument.partition("=")
-        if flag in ("--config", "-config") and (equals or position + 1 < len(argv)):
-            place, start = (position, "--config=") if equals else (position + 1, "")
-            found[place] = start + _config_path(name if equals else argv[place])
+        if flag in ("--config", "-config") and equals:
+            found[position] = f"--config={_config_path(name)}"
+        elif flag in ("--config", "-config") and position + 1 < len(argv):
+            found[position + 1] = _config_path(argv[position + 1])
     return found
 
 
@@ -332,15 +318,15 @@ def _config_path(name: str) -> str:
 
 def _help(program: Any, values: flags.FlagValues, *, full: bool) -> str:
     """The docstring of a program, its flags, the configs, and if `full` all settings."""
+    wrap = functools.partial(
+        textwrap.wrap, width=96, initial_indent=" " * 6, subsequent_indent=" " * 6
+    )
     lines = [(program.__doc__ or "").strip(), "", "Flags:"]
     for name in sorted(values):
         flag = values[name]
-        shown = f"--[no]{name}" if flag.boolean else f"--{name}"
-        text = flag.help or ""
-        if name != "config" and flag.default not in (None, "", False, []):
-            text += f" (default: {flag.default})"
-        lines.append(f"  {shown}")
-        lines.extend(textwrap.wrap(text, 96, initial_indent="      ", subsequent_indent="      "))
+        told = name != "config" and flag.default not in (None, "", False, [])
+        lines.append(f"  --[no]{name}" if flag.boolean else f"  --{name}")
+        lines += wrap((flag.help or "") + (f" (default: {flag.default})" if told else ""))
     if "config" in values:
         lines += ["", "Configs, --config=NAME:"]
         for name in config_names():
@@ -350,6 +336,6 @@ def _help(program: Any, values: flags.FlagValues, *, full: bool) -> str:
         lines += ["", f"Settings, --config.NAME=VALUE{more.replace('_', '-')}"]
         for key, setting in declared().items() if full else ():
             lines.append(f"  --config.{key}={setting.default}")
-            text = setting.meaning + (f": {', '.join(setting.choices)}" if setting.choices else "")
-            lines += textwrap.wrap(text, 96, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            choices = f": {', '.join(setting.choices)}" if setting.choices else ""
+            lines += wrap(setting.meaning + choices)
     return "\n".join(lines)

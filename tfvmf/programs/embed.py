@@ -24,7 +24,6 @@ import pathlib
 import signal
 import sys
 import tempfile
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -59,31 +58,25 @@ def main(values: flags.FlagValues) -> None:
     """Embeds, says what is where."""
     from tfvmf import embedding
 
-    names = ("checkpoint", "data_dir", "download", "batch_size", "trust_model")
-    settings: dict[str, Any] = {name: values[name].value for name in names}
-    settings["max_pixels"] = values.max_pixels or MAX_PIXELS
-    shards = values.shard or values.engine == "ray"
-    _check(values, shards=bool(shards))
+    shards = bool(values.shard) or values.engine == "ray"
+    if not values.output and (shards or not pathlib.Path(values.data).expanduser().is_file()):
+        names = "a directory" if shards else "a name that ends in .parquet, .npz or .csv"
+        raise UserError(f"--output is missing: {names}")
+    if values.output:
+        embedding.check_output(values.output, **cli.given(values, "shard engine"))
+    wrong = [f"--{name}" for name in _RAY if values[name].present]
+    if values.data.partition(":")[0] in ("files", "parquet", "tfrecord"):
+        wrong.append(f"--data={values.data}")
+    if wrong and values.engine != "ray":
+        raise UserError(f"{wrong[0]}: only with --engine=ray")
     if not values.model.endswith((".onnx", ".tflite")):  # which need no TensorFlow
         cli.import_tensorflow()
+    settings = cli.given(values, " ".join(FLAGS.keys() - {"model", "data", "output"}))
+    settings["max_pixels"] = values.max_pixels or MAX_PIXELS
     with tempfile.TemporaryDirectory() as place:
         output = values.output or pathlib.Path(place, "shown.parquet")
         try:
-            if shards:
-                settings |= {name: values[name].value for name in _RAY}
-                done = embedding.embed_shard(
-                    *(values.model, values.data, output),
-                    shard=values.shard or "0/1",
-                    engine=values.engine,
-                    **settings,
-                )
-            else:
-                done = embedding.embed(
-                    *(values.model, values.data, output),
-                    sort=values.sort,
-                    restart=values.restart,
-                    **settings,
-                )
+            done = embedding.embed(values.model, values.data, output, **settings)
         except KeyboardInterrupt:
             from tfvmf.training import Interrupted
 
@@ -110,26 +103,3 @@ def main(values: flags.FlagValues) -> None:
     elif values.sort:
         found = "all concentrations are equal (a model without kappa?)" if good else "no images"
         print(f"warning: {found}: rows are not sorted, no sheet is drawn", file=sys.stderr)
-
-
-def _check(values: flags.FlagValues, *, shards: bool) -> None:
-    """Refuses what needs no TensorFlow to be refused."""
-    from tfvmf import embedding
-
-    if not values.output and (shards or not pathlib.Path(values.data).expanduser().is_file()):
-        names = "a directory" if shards else "a name that ends in .parquet, .npz or .csv"
-        raise UserError(f"--output is missing: {names}")
-    if shards:
-        embedding.check_directory(values.output)
-        embedding.parse_shard(values.shard or "0/1")
-    elif values.output:
-        embedding.check_output(values.output)
-    wrong = [name for name in ("sort", "restart") if shards and values[name].value]
-    if wrong:
-        raise UserError(f"--{wrong[0]}: not with --shard and --engine=ray, which write a directory")
-    if values.engine != "ray":
-        wrong = [f"--{name}" for name in _RAY if values[name].present]
-        if values.data.partition(":")[0] in ("files", "parquet", "tfrecord"):
-            wrong.append(f"--data={values.data}")
-        if wrong:
-            raise UserError(f"{wrong[0]}: only with --engine=ray")

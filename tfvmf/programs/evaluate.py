@@ -30,43 +30,25 @@ from tfvmf.settings import MAX_PIXELS
 
 ARGUMENTS = ("model", "data")
 _ASKED = "; ".join(f"{name}: {suite.question}" for name, suite in evaluation.SUITES.items())
+_SCORES = f"measures of uncertainty, separated by commas: {', '.join(evaluation.SCORES)}"
 FLAGS: cli.Flags = {
-    "model": "directory of a trained run, as --workdir, a shipped name, or the .keras file of an "
-    "encoder",
+    "model": "a trained run, as --workdir, a shipped name, or the .keras file of an encoder",
     "workdir": f"directory of a trained run; {cli.DEFAULT_RUN} by default",
     "data": "labeled data to measure on; what the run is judged on by default",
     "output": "directory of the results; <run>/eval by default, <run>/eval-<data> with DATA",
     "data_dir": "where TFDS finds prepared data sets, if not where the run found them",
-    "max_images": "measure a sample of this many test images, for a quick look; its results "
-    "go to a directory of their own; 0 for all",
+    "max_images": "measure a sample of this many test images, in a directory of its own; 0: all",
     **dict.fromkeys(("checkpoint", "download", "max_pixels", "trust_model"), ""),
     "suite": ("all", f"all, or some, separated by commas; {_ASKED}"),
-    "score": (
-        "",
-        "measures of uncertainty, separated by commas, the main one first: "
-        f"{', '.join(evaluation.SCORES)}; by default what the run has, kappa first",
-    ),
+    "score": ("", f"{_SCORES}; by default what the run has, kappa first"),
     "num_passes": (16, "forward passes of --score=dropout", 2),
     "num_views": (8, "views of --score=agreement and --suite=agreement", 2),
     "corruptions": ("generate", "cifar10c: generate, or tfds for cifar10_corrupted in --data_dir"),
     "corrupted_dir": ("", "cifar10c: directory of CIFAR-10-C's .npy files to read instead"),
     "in_source": ("", "ood: familiar data; the run's own by default"),
-    "ood_sources": (
-        "",
-        "ood, decision, agreement: foreign data, separated by commas, like cifar100,mnist",
-    ),
-    "alpha": (
-        float,
-        "decision: share of images like those of the calibration that may be rejected; the run's "
-        "own, 0.05, by default",
-        0,
-    ),
-    "max_error": (
-        float,
-        "decision: find the smallest alpha at which at most this share of the accepted images is "
-        "classified wrongly, like 0.01",
-        0,
-    ),
+    "ood_sources": ("", "ood, decision, agreement: foreign data, such as cifar100,mnist"),
+    "alpha": (float, "decision: share of familiar images that may be rejected; the run's, 0.05", 0),
+    "max_error": (float, "decision: find the smallest alpha with at most this share of errors", 0),
     "compare": ("", "runs whose results are shown side by side, separated by commas"),
     "supervised_workdir": ("", "ood: a run of --method=supervised, for the scores with F_res"),
 }
@@ -90,16 +72,10 @@ def main(values: flags.FlagValues) -> None:
     if values.max_error is not None and not {"all", "decision"} & set(chosen):
         raise UserError(f"--max_error={values.max_error:g}: only --suite=decision looks for it")
     options = evaluation.Options(
-        max_images=values.max_images,
         scores=cli.listed(values.score),
-        num_passes=values.num_passes,
-        num_views=values.num_views,
-        corruptions=values.corruptions,
-        corrupted_dir=values.corrupted_dir,
-        in_source=values.in_source,
         ood_sources=cli.listed(values.ood_sources),
-        alpha=values.alpha,
-        max_error=values.max_error,
+        **cli.given(values, "max_images num_passes num_views alpha max_error"),
+        **cli.given(values, "corruptions corrupted_dir in_source"),
     )
     cli.import_tensorflow()
     subject = _load(values, find_model(values.model or values.workdir or cli.DEFAULT_RUN))
@@ -128,12 +104,8 @@ def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
         named = f"eval-{cli.short_name(values.data)}" if values.data else "eval"
         return evaluation.subject_from_run(
             model,
-            checkpoint=values.checkpoint,
-            data=values.data,
-            data_dir=values.data_dir,
-            max_pixels=values.max_pixels,
             directory=values.output or beside(model) / named,
-            trust_model=values.trust_model,
+            **cli.given(values, "checkpoint data data_dir max_pixels trust_model"),
         )
     loaded = tfvmf.load(model, trust_model=values.trust_model)
     encoder = loaded.encoder  # an export has none: its error says to name the run
@@ -162,10 +134,7 @@ def _load_supervised(values: flags.FlagValues) -> Any:
         return None
     try:
         return evaluation.subject_from_run(
-            values.supervised_workdir,
-            data_dir=values.data_dir,
-            max_pixels=values.max_pixels,
-            trust_model=values.trust_model,
+            values.supervised_workdir, **cli.given(values, "data_dir max_pixels trust_model")
         )
     except UserError as error:
         raise UserError(f"--supervised_workdir: {error}") from error

@@ -38,15 +38,9 @@ def main(values: flags.FlagValues) -> None:
         raise UserError(f"--threshold={values.threshold}: expected a cosine between -1 and 1")
     from tfvmf.selection.explore import explore
 
-    done = explore(
-        values.table,
-        values.output,
-        data=values.data,
-        data_dir=values.data_dir,
-        max_images=values.max_images,
-        threshold=values.threshold,
-        max_pixels=values.max_pixels or MAX_PIXELS,
-    )
+    given = cli.given(values, "data data_dir max_images threshold")
+    max_pixels = values.max_pixels or MAX_PIXELS
+    done = explore(values.table, values.output, max_pixels=max_pixels, **given)
     print(f"page: {printable(str(done.page))} ({done.page.stat().st_size / 1e6:.1f} MB)")
     left_out = f", {done.left_out:,} rows left out: broken, or not finite" if done.left_out else ""
     print(f"  images {done.images:,}, groups of duplicates {done.groups:,}{left_out}")

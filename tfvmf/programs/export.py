@@ -16,7 +16,7 @@ import shlex
 
 from absl import flags
 
-from tfvmf.errors import UserError
+from tfvmf import evaluation
 from tfvmf.programs import cli
 
 ARGUMENTS = ("model", "data")
@@ -29,28 +29,23 @@ FLAGS: cli.Flags = {
     **dict.fromkeys(("checkpoint", "download", "max_pixels", "trust_model"), ""),
     "calibrate_on": (
         "",
-        "images to calibrate on instead of the run's reserve: other data (folder:/path, npz:/path, "
-        "a TFDS name), of which all images count, or a split of the run's; none may be a training "
-        "or test image",
+        "calibrate on this instead of the run's reserve: other data, of which all images count, or "
+        "a split of the run's; none may be a training or test image",
     ),
     "alpha": (float, "share of images like those of the calibration that may be rejected; 0.05", 0),
-    "with_probe": (
-        False,
-        "also serve class and class_probability, by the probe that `tfvmf evaluate` keeps in a run",
-    ),
+    "with_probe": (False, "also serve class and class_probability, by the probe of the run"),
     "keras": (False, "also save the encoder for Keras (encoder.keras)"),
     "format": (
         "savedmodel",
-        "some of savedmodel, onnx and litert, separated by commas; onnx and litert are compared "
-        "with the SavedModel, and need pip install 'tfvmf[onnx]' and 'tfvmf[litert]'",
+        "some of savedmodel, onnx and litert, separated by commas; the last two are compared with "
+        "the SavedModel, and need pip install 'tfvmf[onnx]' and 'tfvmf[litert]'",
     ),
 }
 
 
 def main(values: flags.FlagValues) -> None:
     """Exports, says what to do next."""
-    if values.alpha is not None and not 0.0 < values.alpha < 1.0:
-        raise UserError(f"--alpha={values.alpha}: expected a share between 0 and 1, like 0.05")
+    evaluation.Options(alpha=values.alpha)  # refuses what is no share
     model = cli.check_run(values.model or cli.DEFAULT_RUN)
     from tfvmf.serving import formats
 
@@ -64,19 +59,13 @@ def main(values: flags.FlagValues) -> None:
         config, _ = run_directory.read(model)
         _, source = serving.calibration_data(config, values.calibrate_on, values.data)
         cli.download(values, [source], data_dir=config.data.data_dir)
+    given = cli.given(values, "checkpoint calibrate_on data alpha data_dir max_pixels with_probe")
     path = serving.export_model(
-        model,
-        values.output,
-        checkpoint=values.checkpoint,
-        calibrate_on=values.calibrate_on,
-        data=values.data,
-        alpha=values.alpha,
-        data_dir=values.data_dir,
-        max_pixels=values.max_pixels,
+        *(model, values.output),
         keras_file=values.keras,
         format=chosen,
-        with_probe=values.with_probe,
         trust_model=values.trust_model,
+        **given,
     )
     card = serving.read_card(path)
     if card["image_size"] is None:

@@ -38,27 +38,12 @@ FLAGS: cli.Flags = {
     "workdir": "run directory; <model>-kappa for a run, runs/<name>-kappa otherwise",
     **dict.fromkeys(("download", "max_pixels", "seed", "trust_model"), ""),
     "feature_layer": ("", "output of a model (for Keras, also a layer) to use as features"),
-    "input_range": (
-        "",
-        "pixels that a model takes: 0..1, -1..1, 0..255, caffe, torch",
-    ),
-    "level_layers": (
-        "",
-        "layers of a model, with maps, that the head sees; separated by commas",
-    ),
+    "input_range": ("", "pixels that a model takes: 0..1, -1..1, 0..255, caffe, torch"),
+    "level_layers": ("", "layers with maps that the head sees, separated by commas"),
     "weights": ("", "weights for applications: and hub:, instead of trained ones: none, or a file"),
     "image_size": (int, "height and width of images; the model's own by default"),
-    "levels": (
-        "",
-        "what the head sees: last, the features, or all levels, which is the default where there "
-        "are any",
-        ["last", "all"],
-    ),
-    "view_kind": (
-        "",
-        "what it learns from: augment, ordinary views, or wide, damaged ones as well",
-        ["augment", "wide"],
-    ),
+    "levels": ("", "what the head sees: last, or all (default) levels", ["last", "all"]),
+    "view_kind": ("", "learn from ordinary views, or also from damaged ones", ["augment", "wide"]),
     "cache_views": (
         int,
         "embed this many views of each image once, and as many wide ones; 2 by default; 0 makes "
@@ -68,26 +53,20 @@ FLAGS: cli.Flags = {
     "epochs": (int, "passes over the images; by default enough for 1,500 steps", 1),
     "learning_rate": (float, "learning rate of Adam; 1e-3 by default", 0),
 }
+_SETTINGS = {
+    "model": ("feature_layer", "input_range", "level_layers", "weights"),
+    "data": ("image_size", "data_dir", "max_pixels"),
+    "fit_kappa": ("cache_views",),
+    "concentration": ("levels", "view_kind"),
+    "optimizer": ("learning_rate",),
+}
 
 
 def changes(values: flags.FlagValues) -> dict[str, object]:
     """The settings that the flags ask for."""
-    given = {
-        "model.feature_layer": values.feature_layer,
-        "model.input_range": values.input_range,
-        "model.level_layers": values.level_layers,
-        "model.weights": values.weights,
-        "data.image_size": values.image_size,
-        "fit_kappa.cache_views": values.cache_views,
-        "concentration.levels": values.levels,
-        "concentration.view_kind": values.view_kind,
-        "epochs": values.epochs,
-        "optimizer.learning_rate": values.learning_rate,
-        "seed": values.seed,
-        "data.source": values.data,
-        "data.data_dir": values.data_dir,
-        "data.max_pixels": values.max_pixels or None,
-    }
+    given = {f"{part}.{name}": values[name].value for part in _SETTINGS for name in _SETTINGS[part]}
+    given |= {"epochs": values.epochs, "seed": values.seed, "data.source": values.data}
+    given["data.max_pixels"] = values.max_pixels or None
     settings = config_flags.get_override_values(values["config"])
     return settings | {key: value for key, value in given.items() if value not in (None, "")}
 
@@ -101,7 +80,7 @@ def main(values: flags.FlagValues) -> None:
     named = pathlib.Path("runs") / model.stem.rpartition(":")[2]
     workdir = pathlib.Path(values.workdir or f"{beside(model) if of_run else named}-kappa")
     # Without the flag, whose default is for digits, the settings are those for photographs.
-    config = cli.checked_config(values.config) if values["config"].present else None
+    config = values.config if values["config"].present else None
     cli.import_tensorflow()
     from tfvmf import posthoc
     from tfvmf.training import run_directory

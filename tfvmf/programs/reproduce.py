@@ -32,15 +32,8 @@ FLAGS: cli.Flags = {
     "budget": ("digits", f"how much to spend: {', '.join(BUDGETS)}", [*BUDGETS]),
     "dry_run": (False, "print the plan, and stop"),
     "seeds": (1, "number of seeds; several give mean and standard deviation", 1),
-    "results": (
-        "",
-        "directory of measured results: those of the same settings are reused, new ones are added",
-    ),
-    "strategy": (
-        "default",
-        "train on one device (default), or on all (mirrored)",
-        ["default", "mirrored"],
-    ),
+    "results": ("", "directory of measured results: reused if of the same settings, or added"),
+    "strategy": ("default", "train on one device, or on all (mirrored)", ["default", "mirrored"]),
 }
 
 
@@ -57,13 +50,8 @@ def main(values: flags.FlagValues) -> None:
     workspace = Workspace(
         budget=budget,
         directory=values.workdir or f"runs/reproduce/{name}",
-        data_dir=values.data_dir,
-        max_pixels=values.max_pixels,
-        max_images=values.max_images,
         seed=seed,
-        seeds=values.seeds,
-        results=values.results,
-        strategy=values.strategy,
+        **cli.given(values, "data_dir max_pixels max_images seeds results strategy"),
     )
     for written in execute.reproduce(values.experiment, workspace, dry_run=values.dry_run):
         print(f"\n{textwrap.fill(written.title, 80)}\n\n{written.text}")

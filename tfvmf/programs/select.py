@@ -22,7 +22,6 @@ choice in units of the mean distance of two images.
 
 import pathlib
 import sys
-from typing import Any
 
 from absl import flags
 
@@ -54,8 +53,7 @@ def main(values: flags.FlagValues) -> None:
 
     if values.output and pathlib.Path(values.output).suffix != ".csv":
         raise UserError(f"--output={values.output}: expected a name that ends in .csv")
-    names = ("by", "like", "count", "threshold", "model")
-    arguments: dict[str, Any] = {name: values[name].value for name in names}
+    arguments = cli.given(values, "by like count threshold model")
     selection.check(**arguments)
     folders = [folder for folder in (values.copy_to, values.link_to) if folder]
     for folder in folders:

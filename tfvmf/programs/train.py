@@ -25,27 +25,18 @@ ARGUMENTS = ("data",)
 CONFIG = True
 FLAGS: cli.Flags = {
     **dict.fromkeys(("download", "max_pixels"), ""),
-    "data": "images to train on: digits, a TFDS name, folder:/path or npz:/path; the config's by "
-    "default",
+    "data": "digits, a TFDS name, folder:/path or npz:/path; the config's by default",
     "data_dir": "where TFDS finds prepared data sets (overrides config.data.data_dir)",
     "workdir": "run directory; runs/<config>-<method> by default",
-    "method": (
-        "",
-        f"what is trained (overrides config.method): {', '.join(methods.METHODS)}",
-    ),
+    "method": ("", f"what is trained (overrides config.method): {', '.join(methods.METHODS)}"),
     "strategy": ("", "default, mirrored or multi_worker (overrides config.strategy)"),
     "strict": (False, "do not train if any file is broken; otherwise up to 1 % are left out"),
     "force_config": (False, "continue in a directory whose run had other settings"),
     "logical_devices": (0, "with --strategy=mirrored: split the CPU into this many devices", 0),
-    "peer_timeout": (
-        300.0,
-        "with --strategy=multi_worker: seconds to wait at the start for the other workers",
-        1.0,
-    ),
+    "peer_timeout": (300.0, "with --strategy=multi_worker: seconds to wait for the others", 1.0),
     "ensemble": (int, "train this many members into one run directory", 2),
     "ensemble_kind": (
-        "",
-        "members are runs of other seeds, or the ends of the cycles of one run (snapshot)",
+        *("", "members are runs of other seeds, or ends of the cycles of one run (snapshot)"),
         ["seeds", "snapshot"],
     ),
     "draw_views": ("", "write a PNG of training images with views of them to this file, and stop"),
@@ -54,7 +45,7 @@ FLAGS: cli.Flags = {
 
 def main(values: flags.FlagValues) -> None:
     """Trains, says what to do next."""
-    config = cli.checked_config(values.config)
+    config = values.config
     chosen, settings = values["config"].present, config.name
     if values.data and values.data != config.data.source:
         named = cli.short_name(values.data)
@@ -94,11 +85,8 @@ def main(values: flags.FlagValues) -> None:
     training.train(
         config,
         workdir,
-        force_config=values.force_config,
-        logical_devices=values.logical_devices,
-        peer_timeout=values.peer_timeout,
-        strict=values.strict,
         command=lambda epochs: _command(values, epochs),
+        **cli.given(values, "force_config logical_devices peer_timeout strict"),
     )
     if is_chief(config.strategy):
         posthoc.fit_judge(workdir)

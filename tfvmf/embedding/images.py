@@ -1,55 +1,123 @@
-"""Images for `engine="ray"`, in any file system that Arrow knows: found here, without Ray.
+"""Images to embed: files, sources without files and, for `engine="ray"`, whatever Arrow can open.
 
-| data | |
+| data, for Ray | |
 | --- | --- |
 | `folder:PLACE` | see `tfvmf.data.folder`; a path, or a URI such as `s3://bucket/photos` |
 | `files:PLACE` | a text file with one path or URI per line |
 | `parquet:PLACE` | a file or a folder of them; images are bytes, or structs that have `bytes` |
 | `tfrecord:PLACE` | the same with one `tf.train.Example` per image |
 
-A record is called `FILE:ROW`; its label is the column `label`, if there is one.
+A record is called `FILE:ROW`; its label is the column `label`, if there is one. Ray is not needed
+to find images.
 """
 
 import contextlib
 import hashlib
 import itertools
 import os
+import pathlib
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from tfvmf.data import Source
 from tfvmf.data.base import Request
-from tfvmf.data.folder import EXTENSIONS, arrange_files
-from tfvmf.embedding import local
+from tfvmf.data.contact_sheet import TILE
+from tfvmf.data.folder import EXTENSIONS, arrange_files, files_identity, list_files
+from tfvmf.data.images import read_images
+from tfvmf.data.sources import parse
 from tfvmf.errors import UserError
 
 COLUMNS = ("image", "bytes", "image/encoded")  # one of these has the images, unless one is named
 _FILES = {"parquet": re.compile(r"\.parquet$"), "tfrecord": re.compile(r"\.tfrecords?\b")}
+Units = Mapping[int, range]  # number of a file to write -> its rows
 
 
-class Work(NamedTuple):
-    """What an actor has to know."""
+class FileImages:
+    """Files by path or URI, with the names of their classes, or None; larger images are broken.
 
-    model: str
-    settings: dict[str, Any]  # for `tfvmf.load`
-    identity: str  # of the model
-    schema: pa.Schema
-    batch_size: int
-    max_pixels: int
-    column: str = ""  # with the images; "" where a row has a path
-    threads: int = 1  # of a forward pass
+    `contents` gives what to read at some positions: a path, the content of a file or an error.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        labels: Sequence[str] | None,
+        max_pixels: int,
+        contents: Callable[[range], list[Any]] | None = None,
+    ) -> None:
+        self.paths, self.labels, self.max_pixels = paths, labels, max_pixels
+        self.names = [_text(path) for path in paths]
+        self._contents = contents
+
+    def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
+        """The pixels of those that are not broken, and all errors, "" if there is none."""
+        paths = self.paths[rows.start : rows.stop]
+        contents = self._contents(rows) if self._contents else paths
+        failed = {i: str(e) for i, e in enumerate(contents) if isinstance(e, Exception)}
+        contents = [b"" if i in failed else content for i, content in enumerate(contents)]
+        broken: dict[int, str] = {}
+        pixels = read_images(contents, size, max_pixels=self.max_pixels, names=paths, broken=broken)
+        broken |= failed
+        errors = [_text(broken.get(place, "")) for place in range(len(rows))]
+        return pixels[[not error for error in errors]], errors
+
+    def tile(self, row: int) -> np.ndarray:
+        """A picture for the contact sheet; gray if the file is gone meanwhile."""
+        tile, _ = self.read(range(row, row + 1), TILE)
+        return tile[0] if len(tile) else np.full((TILE, TILE, 3), 200, np.uint8)
+
+    def identity(self) -> str:
+        """A hash that changes when the images do."""
+        return files_identity(self.paths)
+
+    def by_unit(
+        self, units: Units, blocks: Iterator[pa.Table], empty: pa.Table
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Embedded rows, in order, by unit; checked by their names."""
+        rest = empty
+        for unit, rows in units.items():
+            done = rows.start
+            while done < rows.stop:
+                rest = rest if len(rest) else next(blocks)
+                block, rest = rest[: rows.stop - done], rest[rows.stop - done :]
+                if block["file"].to_pylist() != self.names[done : done + len(block)]:
+                    raise RuntimeError(f"{self.names[done]}: Ray gave other rows than this one")
+                yield unit, block
+                done += len(block)
+        if len(rest) or next(blocks, None) is not None:
+            raise RuntimeError("Ray gave more rows than there are images")
+
+
+class SourceImages:
+    """Images of a source without files."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self.identity = source, source.fingerprint
+        self.names = [source.file(row) for row in range(source.size)]
+        self.labels = label_names(source.labels, source.class_names)
+
+    def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
+        """The pixels, and no errors."""
+        return self._source.images(rows.start, rows.stop), [""] * len(rows)
+
+    def tile(self, row: int) -> np.ndarray:
+        """A picture for the contact sheet."""
+        return self._source.images(row, row + 1)[0]
 
 
 class Records:
     """Parquet files or TFRecords.
 
     Attributes:
-        uris: Of the files, as the user spells them.
+        files: Path in their file system to name, as the user spells it.
         units: For each file a range of about as many rows as it has.
         labels: None if there is no column `label`.
         columns: To be read: that of the images, and maybe `label`.
@@ -58,6 +126,7 @@ class Records:
     def __init__(self, kind: str, data: str, column: str) -> None:
         found = _find(data, lambda name: bool(_FILES[kind].search(name)))
         self.kind, self.uris, self._infos = kind, [*found], [*found.values()]
+        self.files = {info.path: uri for uri, info in found.items()}
         first = next((i for i, info in enumerate(self._infos) if info.size), 0)
         with readable(self.uris[first]):
             columns, rows = (_parquet if kind == "parquet" else _tfrecord)(self.uris[first])
@@ -79,7 +148,7 @@ class Records:
         return hashlib.sha256("\0".join([*self.columns, *told]).encode()).hexdigest()[:16]
 
     def by_unit(
-        self, units: Mapping[int, range], blocks: Iterator[pa.Table], empty: pa.Table
+        self, units: Units, blocks: Iterator[pa.Table], empty: pa.Table
     ) -> Iterator[tuple[int, pa.Table]]:
         """Embedded rows, in order, whose `file` is that of the record, by file and with names."""
         left, row = iter(units), 0
@@ -99,30 +168,25 @@ class Records:
             yield unit, empty
 
 
-class Files(local.FileImages):
-    """Files by path or URI."""
-
-    def by_unit(
-        self, units: Mapping[int, range], blocks: Iterator[pa.Table], empty: pa.Table
-    ) -> Iterator[tuple[int, pa.Table]]:
-        """Embedded rows, in order, by unit; checked by their names."""
-        del empty  # no unit is
-        rest: Any = ()
-        for unit, rows in units.items():
-            done = rows.start
-            while done < rows.stop:
-                rest = rest if len(rest) else next(blocks)
-                block, rest = rest[: rows.stop - done], rest[rows.stop - done :]
-                if block["file"].to_pylist() != self.names[done : done + len(block)]:
-                    raise RuntimeError(f"{self.names[done]}: Ray gave other rows than this one")
-                yield unit, block
-                done += len(block)
-        if len(rest) or next(blocks, None) is not None:
-            raise RuntimeError("Ray gave more rows than there are images")
+def list_images(data: str | os.PathLike[str], split: str, max_pixels: int) -> FileImages | None:
+    """The files of a folder, or one file; None if `data` is another source."""
+    spec = os.fspath(data)
+    target = spec.removeprefix("folder:")
+    path = pathlib.Path(target).expanduser()
+    if spec == target and path.is_file() and path.suffix != ".npz":
+        return FileImages([str(path)], None, max_pixels)
+    if spec != target or path.is_dir():
+        request = Request(spec=f"folder:{target}", target=target, split=split)
+        paths, labels, classes, _ = list_files(request)
+        return FileImages(paths, label_names(labels, classes), max_pixels)
+    parse(data)
+    return None
 
 
-def find_images(data: str, split: str, max_pixels: int, *, column: str = "") -> Files | Records:
-    """The images that `data` names."""
+def find_images(
+    data: str, split: str, max_pixels: int, *, column: str = ""
+) -> FileImages | Records:
+    """The images that `data` names, for Ray."""
     scheme, _, place = data.partition(":")
     if scheme in _FILES:
         if split != "all":
@@ -137,18 +201,30 @@ def find_images(data: str, split: str, max_pixels: int, *, column: str = "") -> 
         paths = [line.rstrip("\r") for line in lines.split("\n") if line.strip()]
         if not paths:
             raise UserError(f"{data}: no images in this list: expected one path or URI per line")
-        return Files(paths, None, max_pixels)
+        return FileImages(paths, None, max_pixels)
     if scheme == "folder" and "://" in place:
         found = _find(data, lambda name: name.lower().endswith(EXTENSIONS))
         root = len(file_system(place)[1].rstrip("/")) + 1
         uris = {info.path[root:]: uri for uri, info in found.items()}
         request = Request(spec=data, target=place, split=split)
         listed = arrange_files(request, [*uris], uris.__getitem__)
-        return Files(listed.paths, local.label_names(listed.labels, listed.classes), max_pixels)
-    images = local.list_images(data, split, max_pixels)
+        return FileImages(listed.paths, label_names(listed.labels, listed.classes), max_pixels)
+    images = list_images(data, split, max_pixels)
     if images is None:
         raise UserError(f"{data}: engine=ray reads folder:, files:, parquet: and tfrecord: only")
-    return Files(images.paths, images.labels, max_pixels)
+    return images
+
+
+def label_names(labels: np.ndarray | None, classes: list[str] | None) -> list[str] | None:
+    """Numbers of classes as their names; as texts, where there are none."""
+    if labels is None:
+        return None
+    return [_text(classes[label] if classes else str(label)) for label in labels]
+
+
+def _text(name: str) -> str:
+    """A name that is not UTF-8 with an escape for each byte that is not."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def file_system(place: str) -> tuple[fs.FileSystem, str]:
@@ -159,23 +235,29 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
 
 
 @contextlib.contextmanager
-def readable(name: str) -> Iterator[None]:
-    """Turns what cannot be read into one line, also if Ray says so of another process."""
+def readable(name: str, files: Mapping[str, str] = types.MappingProxyType({})) -> Iterator[None]:
+    """Turns what cannot be read into one line, also if Ray says so of another process.
+
+    `files` are Parquet files or TFRecords, path to name: a damaged one is named instead of `name`.
+    """
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        cause: BaseException | None = error
-        known = UserError | OSError | pa.ArrowException
-        while cause and not isinstance(cause, known):
-            cause = getattr(cause, "cause", None) or cause.__cause__
-        if cause is None:
-            raise
+        cause: BaseException = error
+        while inner := getattr(cause, "cause", None) or cause.__cause__:
+            cause = inner
         if isinstance(cause, UserError):
             raise UserError(str(cause)) from error
-        reason = " ".join(str(cause).split())[:200]
-        raise UserError(f"{name} cannot be read: {reason}") from error
+        damaged = next((files[path] for path in files if path in str(error)), "")
+        if not damaged and not isinstance(cause, OSError | pa.ArrowException):
+            raise
+        for uri in () if damaged else files.values():
+            with readable(uri):  # Ray does not say whose footer is missing
+                _parquet(uri)
+        reason = " ".join((str(cause).splitlines() or [type(cause).__name__])[0].split())[:200]
+        raise UserError(f"{damaged or name} cannot be read: {reason}") from error
 
 
 def _find(data: str, wanted: Callable[[str], bool]) -> dict[str, fs.FileInfo]:
