@@ -115,6 +115,7 @@ def embed(
     max_pixels: int = MAX_PIXELS,
     restart: bool = False,
     trust_model: bool = False,
+    levels: bool = False,
 ) -> Embedded:
     """Embeds images and writes the table of them, see `tfvmf.embedding.table`.
 
@@ -135,6 +136,7 @@ def embed(
         max_pixels: A larger image is not decoded: its row has an error.
         restart: Do not continue: start again.
         trust_model: See `tfvmf.load`.
+        levels: Also write the column `levels`, see `tfvmf.load`.
 
     Raises:
         UserError: A mistake in the arguments, found before the model is loaded where possible; or
@@ -146,7 +148,7 @@ def embed(
     files = list_images(data, split, max_pixels)
     parts = output.with_name(f"{output.name}.parts")
     with _claimed(parts, output):
-        loaded = load(model, checkpoint=checkpoint, trust_model=trust_model)
+        loaded = load(model, checkpoint=checkpoint, trust_model=trust_model, levels=levels)
         size = image_size(loaded)
         images: Images = files or SourceImages(
             load_source(
@@ -160,6 +162,8 @@ def embed(
         )
         # An empty batch shows the columns.
         outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
+        if levels and "levels" not in outputs:
+            raise UserError(f"levels: the network of {loaded.path} shows no maps of its levels")
         schema = table.table_schema(outputs, labels=images.labels is not None)
         plan = {
             "model": model_identity(loaded),

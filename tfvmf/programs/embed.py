@@ -44,6 +44,7 @@ FLAGS: cli.Flags = {
     "output": "the file to write: .parquet, .npz, or .csv, which has no vectors; or a directory, "
     "with --shard or --engine=ray",
     **dict.fromkeys(("checkpoint", "data_dir", "download", "max_pixels", "trust_model"), ""),
+    "levels": (False, "also write levels, by which select finds near-duplicates best; of a run"),
     "sort": ("", "concentration: sort the rows, draw a sheet", ["concentration"]),
     "batch_size": (64, "images per forward pass", 1),
     "restart": (False, "do not continue what OUTPUT.parts holds, but start again"),
@@ -81,6 +82,7 @@ def main(values: flags.FlagValues) -> None:
                 done = embedding.embed(
                     *(values.model, values.data, output),
                     sort=values.sort,
+                    levels=values.levels,
                     restart=values.restart,
                     **settings,
                 )
@@ -124,7 +126,7 @@ def _check(values: flags.FlagValues, *, shards: bool) -> None:
         embedding.parse_shard(values.shard or "0/1")
     elif values.output:
         embedding.check_output(values.output)
-    wrong = [name for name in ("sort", "restart") if shards and values[name].value]
+    wrong = [name for name in ("sort", "restart", "levels") if shards and values[name].value]
     if wrong:
         raise UserError(f"--{wrong[0]}: not with --shard and --engine=ray, which write a directory")
     if values.engine != "ray":

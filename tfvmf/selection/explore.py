@@ -26,7 +26,7 @@ from sklearn.neighbors import NearestNeighbors
 from tfvmf import cores, files, pages
 from tfvmf.data import Source, load_source
 from tfvmf.data.images import open_image, read_image, run_all
-from tfvmf.embedding.table import TEXTS, VECTORS, Columns, Table, read_table
+from tfvmf.embedding.table import DIRECTIONS, TEXTS, VECTORS, Columns, Table, read_table
 from tfvmf.errors import UserError
 from tfvmf.progress import Progress
 from tfvmf.selection.strategies import duplicate_groups, nearest
@@ -145,11 +145,11 @@ def _page_path(table: pathlib.Path, output: str | os.PathLike[str], rows: int) -
 
 def _read(table: Table, rows: int, seed: int) -> tuple[Columns, np.ndarray, int]:
     """Columns of the rows to show, their unit vectors, and how many rows had none."""
-    vector = next((name for name in reversed(VECTORS) if name in table.columns), None)
+    vector = next((name for name in reversed(DIRECTIONS) if name in table.columns), None)
     if vector is None:
         raise UserError(
-            f"{table.path} has no column {' or '.join(reversed(VECTORS))}: expected a table with "
-            "vectors, as .parquet or .npz"
+            f"{table.path} has no column {' or '.join(reversed(DIRECTIONS))}: expected a table "
+            "with vectors, as .parquet or .npz"
         )
     names = [name for name in table.columns if name not in VECTORS]
     shown = np.zeros(len(table), bool)
