@@ -7,6 +7,7 @@ unless the pictures are those of a TFDS data set.
 
 import base64
 import dataclasses
+import functools
 import hashlib
 import io
 import itertools
@@ -105,20 +106,17 @@ def explore(
         "groups": groups[:_GROUPS],
         "threshold": threshold,
     }
-    lead = [f"{count:,} of {len(found):,} images" if rows < len(found) else f"{count:,} images"]
-    lead += [f"{left_out:,} rows left out: broken, or not finite"] if left_out else []
+    lead = f"{count:,} of {len(found):,} images" if rows < len(found) else f"{count:,} images"
+    lead += f"; {left_out:,} rows left out: broken, or not finite" if left_out else ""
     pictures = _Pictures(values["file"], data, data_dir, max_pixels)
-    if page.suffix == ".html":
-        _write_one(page, values, lead, pictures)
-    else:
-        _write_folder(page, values, lead, pictures)
-        page = page / "index.html"
+    write = _write_one if page.suffix == ".html" else _write_folder
+    sources = filter(None, (_parse(name)[0] for name in values["file"]))
     return Explored(
-        page=page,
+        page=write(page, values, lead, pictures),
         images=count,
         left_out=left_out,
         missing=pictures.missing,
-        sources="" if data else pictures.sources(),
+        sources="" if data else next(sources, ""),
         groups=len(groups),
     )
 
@@ -184,8 +182,8 @@ def _kept(
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         pass  # none yet, or none of ours: it is written again
     k = min(NEIGHBORS, len(directions) - 1)
-    near = np.zeros((len(directions), 0)), np.zeros((len(directions), 0), np.int64)
-    found = project(directions, seed=seed), *(nearest(directions, k) if k else near)
+    near = nearest(directions, k) if k else (np.zeros((1, 0)), np.zeros((1, 0), np.int64))
+    found = project(directions, seed=seed), *near
     with files.replacing(path) as file:
         arrays = dict(zip(names, found, strict=True))
         np.savez_compressed(file, allow_pickle=False, key=np.array(key), **arrays)
@@ -250,10 +248,10 @@ def _values(columns: Columns) -> dict[str, Any]:
     values["classes"] = classes
     for name in ("label", "class"):
         values[name] = [number[text] for text in columns[name]] if name in columns else None
-    confidence, accept = columns.get("confidence"), columns.get("accept")
     values["alpha"] = 0.05
-    if confidence is not None and accept is not None and len(confidence):
+    if {"confidence", "accept"} <= {*columns}:
         # Rejected is what has at most alpha: 0.05 if that explains the table, else what does.
+        confidence, accept = columns["confidence"], columns["accept"]
         highest = confidence[~accept].max(initial=0)
         if not highest <= np.float32(0.05) < confidence[accept].min(initial=1):
             values["alpha"] = float(f"{highest:.7g}")
@@ -267,26 +265,20 @@ def _natural(name: str) -> tuple[bool, int, str]:
 
 
 class _Pictures:
-    """Thumbnails of rows, in order: of files, or of images of a data set.
-
-    Attributes:
-        missing: How many of those that were asked for have no picture.
-    """
+    """Thumbnails of rows, in order: of files, or of images of a data set; `missing` are counted."""
 
     def __init__(
         self, names: Sequence[str], data: str, data_dir: str | os.PathLike[str], max_pixels: int
     ) -> None:
-        self.missing = 0
-        self._names, self._max_pixels = names, max_pixels
-        self._data, self._data_dir = data, data_dir
+        self.missing, self._names, self._max_pixels = 0, names, max_pixels
         self._sources: dict[str, Source] = {}
-        if data:  # a mistake in its name shows before anything is written
-            for split in dict.fromkeys(filter(None, (_parse(name)[1] for name in names))):
-                self._sources[split] = self._open(split)
-
-    def sources(self) -> str:
-        """The name of a data set that rows without a file are of, or ""."""
-        return next(filter(None, (_parse(name)[0] for name in self._names)), "")
+        splits = {_parse(name)[1]: None for name in names} if data else {}
+        for split in filter(None, splits):  # a mistake in `data` shows before anything is written
+            load = functools.partial(load_source, data, split, data_dir=data_dir)
+            source = load(image_size=32, max_pixels=max_pixels)
+            size = max(8, min(source.native_size or _SIDE, _SIDE))
+            source = source if size == 32 else load(image_size=size, max_pixels=max_pixels)
+            self._sources[split] = source
 
     def encoded(self, limit: int) -> Iterator[bytes | None]:
         """A WebP file of at most `limit` bytes for each row; None where there is no picture."""
@@ -300,8 +292,8 @@ class _Pictures:
         pixels, result = self._from_sources(names), list[bytes | None]([None] * len(names))
 
         def encode(place: int) -> None:
-            found = pixels[place] if place in pixels else self._read(names[place])
-            result[place] = _encode(found, limit)
+            found = pixels.get(place)
+            result[place] = _encode(self._read(names[place]) if found is None else found, limit)
 
         self.missing += len(run_all(encode, len(names)))
         return result
@@ -314,33 +306,17 @@ class _Pictures:
 
     def _from_sources(self, names: Sequence[str]) -> dict[int, np.ndarray]:
         """Pixels by place of those rows that are images of `data`."""
+        mine: dict[str, dict[int, int]] = {}
+        for place, name in enumerate(names):
+            _, split, index = _parse(name)
+            source = self._sources.get(split)
+            if source and index < source.size and source.file(index) == name:
+                mine.setdefault(split, {})[place] = index
         found: dict[int, np.ndarray] = {}
-        parsed = [(place, *_parse(name)[1:]) for place, name in enumerate(names)]
-        for split, source in self._sources.items():
-            mine = [
-                (place, index)
-                for place, own, index in parsed
-                if own == split and index < source.size and source.file(index) == names[place]
-            ]
-            if mine:
-                pixels = source.take(np.array([index for _, index in mine]))
-                found |= {place: each for (place, _), each in zip(mine, pixels, strict=True)}
+        for split, places in mine.items():
+            pixels = self._sources[split].take(np.array([*places.values()]))
+            found |= dict(zip(places, pixels, strict=True))
         return found
-
-    def _open(self, split: str) -> Source:
-        """The source at its own size, or at that of a thumbnail if it is larger."""
-
-        def load(size: int) -> Source:
-            return load_source(
-                *(self._data, split),
-                data_dir=self._data_dir,
-                image_size=size,
-                max_pixels=self._max_pixels,
-            )
-
-        source = load(32)
-        size = max(8, min(source.native_size or _SIDE, _SIDE))
-        return source if size == 32 else load(size)
 
 
 def _parse(name: str) -> tuple[str, str, int]:
@@ -365,8 +341,8 @@ def _encode(pixels: np.ndarray, limit: int) -> bytes:
 
 
 def _write_one(
-    page: pathlib.Path, values: dict[str, Any], lead: list[str], pictures: _Pictures
-) -> None:
+    page: pathlib.Path, values: dict[str, Any], lead: str, pictures: _Pictures
+) -> pathlib.Path:
     frame = len(_render(values, lead, pictures, []).encode())
     room = (PAGE_BYTES - 10_000 - frame) // values["rows"] * 3 // 4 - 6
     if room < 400:
@@ -375,40 +351,32 @@ def _write_one(
             f"which leaves no room for pictures: name a folder"
         )
     encoded = pictures.encoded(min(room, _THUMBNAIL_BYTES))
-    thumbnails = [
-        None if each is None else base64.b64encode(each).decode("ascii") for each in encoded
-    ]
+    thumbnails = [base64.b64encode(each).decode("ascii") if each else None for each in encoded]
     files.write_text(page, _render(values, lead, pictures, thumbnails))
+    return page
 
 
 def _write_folder(
-    folder: pathlib.Path, values: dict[str, Any], lead: list[str], pictures: _Pictures
-) -> None:
+    folder: pathlib.Path, values: dict[str, Any], lead: str, pictures: _Pictures
+) -> pathlib.Path:
     with files.scratch(folder) as place:
         there: list[int] = []
+        (place / "thumbnails").mkdir()
         for row, content in enumerate(pictures.encoded(_THUMBNAIL_BYTES)):
             there.append(int(content is not None))
             if content is not None:
                 path = place / "thumbnails" / f"{row // 1000:03}" / f"{row:06}.webp"
-                path.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(exist_ok=True)
                 path.write_bytes(content)
-        (place / "thumbnails").mkdir(exist_ok=True)
         shutil.rmtree(folder / "thumbnails", ignore_errors=True)
         (place / "thumbnails").replace(folder / "thumbnails")
     files.write_text(folder / "index.html", _render(values, lead, pictures, there))
+    return folder / "index.html"
 
 
 def _render(
-    values: dict[str, Any],
-    lead: Sequence[str],
-    pictures: _Pictures,
-    thumbnails: Sequence[str | int | None],
+    values: dict[str, Any], lead: str, pictures: _Pictures, thumbnails: Sequence[str | int | None]
 ) -> str:
-    missing = [f"{pictures.missing:,} without a picture"] if pictures.missing else []
-    return pages.render(
-        "explore.html.j2",
-        title=values["table"],
-        lead="; ".join([*lead, *missing]),
-        values=values,
-        thumbnails=thumbnails,
-    )
+    lead += f"; {pictures.missing:,} without a picture" if pictures.missing else ""
+    shown = {"title": values["table"], "lead": lead, "thumbnails": thumbnails}
+    return pages.render("explore.html.j2", values=values, **shown)
