@@ -22,16 +22,10 @@ from tfvmf.errors import UserError
 from tfvmf.selection import strategies
 from tfvmf.settings import MAX_PIXELS
 
-STRATEGIES = {
-    "uncertain": "lowest concentration first",
-    "foreign": "lowest familiarity first",
-    "duplicates": "what resembles a more certain image",
-    "diverse": "each as far as possible from those before (k-center)",
-    "typical": "largest mean cosine to its 10 nearest first",
-}
 _SCORES = ("concentration", "familiarity", "confidence", "accept")
 _NEEDED = {"uncertain": "concentration", "foreign": "familiarity"}
 _COSINES = ("duplicates", "diverse", "typical")  # what a threshold, a cosine, is for
+STRATEGIES = (*_NEEDED, *_COSINES)
 _REFERENCE = 15_000  # rows that familiarity (two thirds) and decision are fitted to, at most
 
 
@@ -377,35 +371,30 @@ def _ranked(pool: _Pool, values: np.ndarray, text: str, *, lowest: bool = False)
     """The rows that may be chosen in the order of a value, for which `text` has a place."""
     rows = np.argsort(values if lowest else -values, kind="stable")
     rows = rows[pool.allowed[rows]]
-    scores = values[rows]
-    return _Found(
-        rows, scores, lambda at: f"{text.format(scores[at])}: {at + 1:,} of {len(rows):,}"
-    )
+    scores, end = values[rows], f" of {len(rows):,}"
+    return _Found(rows, scores, lambda at: f"{text.format(scores[at])}: {at + 1:,}{end}")
 
 
 def _duplicates(pool: _Pool, count: int, threshold: float | None) -> _Found:
-    directions, sure, note = pool.directions, pool.certainty, pool.notes.append
+    sure, note = pool.certainty, pool.notes.append
     if threshold is None:
         compared = pool.whitened()
         scores, near, crowd = strategies.stand_out(compared, sure, note=note)
-        least = np.sort(scores)[-min(count, max(len(sure) - 1, 1))]
-        kept = strategies.keepers(compared, scores, near, sure, least, crowd)
+        limit = np.sort(scores)[-min(count, max(len(sure) - 1, 1))]
+        kept = strategies.keepers(compared, scores, near, sure, limit, crowd)
     else:
-        kept = strategies.duplicate_groups(directions, threshold, certainty=sure, note=note)
+        kept = strategies.duplicate_groups(pool.directions, threshold, certainty=sure, note=note)
     rows = np.flatnonzero(kept != np.arange(len(kept)))
-    cosines = np.minimum(_products(directions, rows, kept[rows]), 1)
-    values, above = cosines, ""
+    values = cosines = np.minimum(_products(pool.directions, rows, kept[rows]), 1)
+    least, above = threshold, ""
     if threshold is None:
         values = _products(compared, rows, kept[rows]) - crowd[rows] - crowd[kept[rows]]
-        above = " ({:.4f} nearer than others)"
+        least, above = cosines.min(initial=1), " ({:.4f} nearer than others)"
     order = np.argsort(-values, kind="stable")
     rows, values, cosines = rows[order], values[order], cosines[order]
     _, first, number = np.unique(kept[rows], return_index=True, return_inverse=True)
     groups = rankdata(first, "ordinal")[number] if len(rows) else number
-    note(
-        f"{len(rows):,} duplicates in {len(first):,} groups: cosine at least "
-        f"{cosines.min(initial=1) if threshold is None else threshold:.4f}"
-    )
+    note(f"{len(rows):,} duplicates in {len(first):,} groups: cosine at least {least:.4f}")
 
     def reason(at: int) -> str:
         told = above.format(values[at])

@@ -227,11 +227,11 @@ def project(directions: np.ndarray, *, seed: int = 0) -> np.ndarray:
 
 def _groups(kept: np.ndarray) -> list[list[int]]:
     """Rows of each group of duplicates, the one that is kept first, the largest group first."""
-    members: dict[int, list[int]] = {}
-    for row in np.flatnonzero(np.bincount(kept, minlength=len(kept))[kept] > 1).tolist():
-        members.setdefault(int(kept[row]), []).append(row)
-    groups = [[root, *(row for row in rows if row != root)] for root, rows in members.items()]
-    return sorted(groups, key=lambda group: (-len(group), group[0]))
+    groups: dict[int, list[int]] = {}
+    for row, root in enumerate(kept.tolist()):
+        if row != root:
+            groups.setdefault(root, [root]).append(row)
+    return sorted(groups.values(), key=lambda group: (-len(group), group[0]))
 
 
 def _values(columns: Columns) -> dict[str, Any]:

@@ -77,8 +77,7 @@ def nearest_more_certain(
         part = directions[order[block]]
         first = 0 if exact else block.start
         found = part @ (part if ordered is None else ordered[: block.stop]).T
-        own = np.arange(block.start, block.stop)[:, None]
-        found[np.arange(first, block.stop) >= own] = -np.inf
+        found[:, block.start - first :][~np.tri(len(part), k=-1, dtype=bool)] = -np.inf
         places[block], cosines[block] = found.argmax(axis=1) + first, found.max(axis=1)
         if index is not None:
             if block.start:
