@@ -66,8 +66,7 @@ class Selection:
     def gather(self, directory: str | os.PathLike[str], *, link: bool = False) -> None:
         """Copies the files into a new folder, or links them there; names start with their places.
 
-        Raises:
-            UserError: A file is missing, or the folder has content: nothing is copied then.
+        If a file is missing, or the folder has content, nothing is copied.
         """
         folder, names = pathlib.Path(directory).expanduser(), list(map(str, self.columns["file"]))
         check_folder(folder)
@@ -101,9 +100,8 @@ def select(
 
     Args:
         table: What `tfvmf.embedding.read_table` reads.
-        by: A name of `STRATEGIES`, or several with weights: `diverse:1,uncertain:0.5`. The weighted
-            sum is of ranks from 0 to 1, and of the distance to the nearest choice in units of the
-            mean distance of two images.
+        by: One of `STRATEGIES`, or several with weights, `diverse:1,uncertain:0.5`: a sum of ranks
+            from 0 to 1, and of the distance to the nearest choice in units of the mean distance.
         like: Instead of `by`: a file of the table, or with `model` any picture; its nearest.
         count: How many; 0 for all that the threshold gives. For `duplicates` at most this many;
             without a threshold these are the rows that stand out most as copies
@@ -117,9 +115,6 @@ def select(
         model: See `like`; anything that `tfvmf.load` takes.
         trust_model: See `tfvmf.load`.
         max_pixels: A larger picture of `like` is refused.
-
-    Raises:
-        UserError: One line about the argument or file that is wrong.
     """
     weights = check(by=by, like=like, count=count, threshold=threshold, model=os.fspath(model))
     opened = read_table(table)

@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
-from sklearn.neighbors import NearestNeighbors
+from sklearn.neighbors import KNeighborsRegressor
 
 from tfvmf import cores, files, pages
 from tfvmf.data import Source, load_source
@@ -67,21 +67,18 @@ def explore(
     max_pixels: int = MAX_PIXELS,
     seed: int = 0,
 ) -> Explored:
-    """Writes a page that shows a table of embeddings.
+    """Writes a page that shows a table of embeddings, which `tfvmf embed` wrote with vectors.
 
     Args:
-        table: What `tfvmf embed` wrote, with vectors.
+        table: What `read_table` takes.
         output: An `.html` file for up to 5,000 images, or a folder; by default the table's name
             with `.html`, or `-explore` for more. What took long to compute is kept beside it.
         data: Where the pictures of rows like `cifar10/test:7` are, as `load_source` takes it.
         data_dir: Where TFDS data sets are prepared.
-        max_images: A seeded sample of this many rows; 0 for all.
+        max_images: A sample of this many rows; 0 for all.
         threshold: Smallest cosine of images that count as duplicates.
         max_pixels: A larger picture is not decoded.
         seed: Of the sample and of the map.
-
-    Raises:
-        UserError: A mistake in the arguments, or nothing to show.
     """
     if not -1 <= threshold <= 1:
         raise UserError(f"threshold={threshold}: expected a cosine between -1 and 1")
@@ -215,12 +212,9 @@ def project(directions: np.ndarray, *, seed: int = 0) -> np.ndarray:
     else:
         positions[placed, : min(2, flat.shape[1])] = flat[:, :2]
     if len(others):
-        index = NearestNeighbors(n_neighbors=3).fit(flat)
-        for start in range(0, len(others), _LANDMARKS):
-            part = others[start : start + _LANDMARKS]
-            distances, near = index.kneighbors(pca.transform(directions[part]))
-            weights = 1 / np.maximum(distances, 1e-6)[:, :, None]
-            positions[part] = (positions[placed[near]] * weights).sum(1) / weights.sum(1)
+        model = KNeighborsRegressor(3, weights="distance").fit(flat, positions[placed])
+        for part in np.array_split(others, 1 + len(others) // _LANDMARKS):
+            positions[part] = model.predict(pca.transform(directions[part]))
     positions -= positions.min(axis=0)
     return np.round(positions * (9999 / max(positions.max(), 1e-12))).astype(np.int32)
 

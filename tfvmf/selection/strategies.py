@@ -101,13 +101,8 @@ def duplicate_groups(
     """Groups of near-duplicates, each around its most certain row.
 
     A chain of images of which each resembles the next is not one group: every row of a group has
-    at least the cosine `threshold` to the row that is kept.
-
-    Args:
-        directions: Unit vectors [N, d].
-        threshold: Smallest cosine of a duplicate, in [-1, 1].
-        certainty: [N], for instance the concentration; by default earlier rows are more certain.
-        note: See `nearest`.
+    at least the cosine `threshold` to the row that is kept. `certainty` [N] is for instance the
+    concentration; by default earlier rows are more certain. `note` is as of `nearest`.
 
     Returns:
         For each row the row int64 [N] that is kept of its group: its own where it is that one, or
