@@ -1,14 +1,16 @@
 """Time, peak memory and recall of `tfvmf select` on simulated embeddings.
 
     .venv/bin/python -m studies.selection.scale --rows=50000 --dimension=128
-    .venv/bin/python -m studies.selection.scale --rows=1000000 --strategies=duplicates,diverse
+    .venv/bin/python -m studies.selection.scale --rows=1000000 --strategies=duplicates@0.95,diverse
 
 Embeddings are a mixture of 200 von Mises-Fisher distributions, of which one row in a hundred is a
 near-duplicate of another (cosine around 0.987 for 128 dimensions); Parquet shards of 50,000 rows.
-Each strategy is one command in a process of its own. Recall is measured here, against what all
-cosines say: of 2,000 rows drawn among the planted ones and all others, the share of those with a
-more certain neighbor above the threshold that were listed as duplicates; and the share of 50
-choices of `diverse` that are the farthest row from all choices before.
+Each strategy is one command in a process of its own; `duplicates@0.95` has that threshold, all
+others have `--count`, and `foreign` fits a familiarity to the first shard (`--reference`). Recall
+is measured here, against what all cosines say: of 2,000 rows drawn among the planted ones and all
+others, the share of those with a more certain neighbor above the threshold that were listed as
+duplicates; and the share of 50 choices of `diverse` that are the farthest row from all choices
+before. For `duplicates` with a count it is the share of planted pairs that are listed.
 """
 
 import csv
@@ -31,7 +33,7 @@ flags.DEFINE_integer("dimension", 128, "of the directions", 2, flag_values=_FLAG
 flags.DEFINE_integer("count", 5000, "how many are selected", 1, flag_values=_FLAGS)
 flags.DEFINE_list(
     "strategies",
-    ["uncertain", "duplicates", "diverse", "typical"],
+    ["uncertain", "foreign", "duplicates", "duplicates@0.95", "diverse", "typical"],
     "to measure",
     flag_values=_FLAGS,
 )
@@ -77,9 +79,11 @@ def simulate(folder: pathlib.Path, rows: int, dimension: int) -> None:
 def run(folder: pathlib.Path, by: str, count: int) -> tuple[float, float, float, list[int], str]:
     """Seconds, processor seconds, peak MB, the rows that were selected, and what was printed."""
     output = folder / f"{by}.csv"
-    limit = f"--threshold={THRESHOLD}" if by == "duplicates" else f"--count={count}"
-    command = [sys.executable, "-m", "tfvmf", "select", str(folder), f"--by={by}", limit]
-    command.append(f"--output={output}")
+    name, _, threshold = by.partition("@")
+    limit = f"--threshold={threshold}" if threshold else f"--count={count}"
+    command = [sys.executable, "-m", "tfvmf", "select", str(folder), f"--by={name}", limit]
+    command += [f"--output={output}"]
+    command += [f"--reference={folder / '0000.parquet'}"] if by == "foreign" else []
     started = time.monotonic()
     with (folder / "said.txt").open("w") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said)
@@ -112,6 +116,12 @@ def duplicates_recall(folder: pathlib.Path, rows: list[int]) -> str:
     return f"{listed[there].mean():.4f} of {there.sum():,}, {wrong} wrong"
 
 
+def pairs_recall(folder: pathlib.Path, rows: list[int]) -> str:
+    """See above."""
+    pairs = np.load(folder / "planted.npy").reshape(2, -1)
+    return f"{np.isin(pairs, rows).any(axis=0).mean():.4f} of {pairs.shape[1]:,} pairs"
+
+
 def diverse_recall(folder: pathlib.Path, rows: list[int]) -> str:
     """See above."""
     values = np.load(folder / "directions.npy", mmap_mode="r")
@@ -135,7 +145,11 @@ def main() -> None:
         simulate(folder, _FLAGS.rows, _FLAGS.dimension)
     print("| rows | strategy | seconds | CPU seconds / 2 | peak MB | recall |")
     print("| --- | --- | ---: | ---: | ---: | --- |", flush=True)
-    recalls = {"duplicates": duplicates_recall, "diverse": diverse_recall}
+    recalls = {
+        "duplicates": pairs_recall,
+        f"duplicates@{THRESHOLD}": duplicates_recall,
+        "diverse": diverse_recall,
+    }
     for by in _FLAGS.strategies:
         seconds, used, memory, rows, text = run(folder, by, _FLAGS.count)
         recall = recalls[by](folder, rows) if by in recalls else ""

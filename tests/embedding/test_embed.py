@@ -15,7 +15,7 @@ from helpers.untrained import make_run
 from PIL import Image
 
 import tfvmf
-from tfvmf import embedding
+from tfvmf import embedding, models
 from tfvmf.data import contact_sheet, load_source
 from tfvmf.embedding import local, table
 from tfvmf.errors import UserError
@@ -177,6 +177,21 @@ def test_a_real_run(tmp_path):
     assert read.columns == (
         *("file", "error", "label", "features", "mean_direction", "concentration"),
     )
+
+
+def test_levels_of_a_run_are_a_column(tmp_path):
+    workdir = make_run(tmp_path / "run")
+    output = tmp_path / "out.npz"
+    done = embedding.embed(workdir, "digits", output, split="test", levels=True)
+    read = embedding.read_table(done.output)
+    images = load_source("digits", "test", image_size=16).images()
+    network = models.with_levels(tfvmf.load(workdir).encoder)
+    expected = network(images / np.float32(255), training=False)
+    for name in ("levels", "mean_direction", "concentration"):
+        np.testing.assert_allclose(read[name], expected[name], rtol=1e-3, atol=1e-4)
+    (tmp_path / "file.keras").touch()
+    with pytest.raises(UserError, match=r"levels: .* is not a run directory"):
+        embedding.embed(tmp_path / "file.keras", "digits", output, levels=True)
 
 
 KILLED = """

@@ -19,7 +19,7 @@ class Arithmetic:
     seen: int = 0
     flat: bool = False
 
-    def __call__(self, path, *, checkpoint, trust_model):
+    def __call__(self, path, *, checkpoint, trust_model, levels=False):
         return EmbeddingModel(self.path, {"image_size": SIZE}, serve=self.serve)
 
     def serve(self, images):

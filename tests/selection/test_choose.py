@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import shutil
 import zipfile
 
@@ -87,11 +88,50 @@ def test_duplicates_keep_the_most_certain(path, content):
     for row, reason in zip(chosen.rows, chosen.columns["reason"], strict=True):
         other = row + 100 if row < 20 else row - 100
         assert f"to {content['file'][other]}, which is kept" in reason
-    few = selection.select(path, by="duplicates", count=5)
-    assert few.rows.tolist() == chosen.rows[:5].tolist()
     both = selection.select(path, by="duplicates", threshold=0.99, count=3)
     assert both.rows.tolist() == chosen.rows[:3].tolist()
     assert "20 duplicates in 20 groups" in both.notes[-1]
+
+
+@pytest.mark.parametrize("levels", [False, True])
+def test_of_a_count_the_copies_that_stand_out_come_first(levels, tmp_path):
+    """80 images are alike; there are 10 pairs of copies, and a group of 21."""
+    rng = np.random.default_rng(0)
+    crowd = 40 + rng.normal(size=(80, 30)) * np.linspace(1, 4, 30)
+    others = 20 * rng.normal(size=(420, 30))
+    vectors = np.concatenate([crowd, others])
+    vectors[490:] = vectors[300:310] + 2 * rng.normal(size=(10, 30))
+    vectors[470:490] = vectors[310]
+    kappa = rng.uniform(0, 5, 500).astype(np.float32)
+    names = [str(row) for row in range(500)]
+    content = {"file": names, "error": [""] * 500, "concentration": kappa}
+    plain = vectors if not levels else rng.normal(size=(500, 8))  # which knows nothing of copies
+    content["features"] = plain.astype(np.float32)
+    if levels:
+        content["levels"] = vectors.astype(np.float32)
+    chosen = selection.select(write(tmp_path / "t.parquet", content), by="duplicates", count=30)
+    group = [310, *range(470, 490)]
+    expected = {
+        min(pair, key=lambda row: kappa[row])
+        for pair in zip(range(300, 310), range(490, 500), strict=True)
+    }
+    assert set(chosen.rows) == expected | {*group} - {max(group, key=lambda row: kappa[row])}
+    assert (np.diff(chosen.columns["score"]) <= 0).all()
+    assert len(set(chosen.columns["group"])) == 11
+    unit = plain / np.linalg.norm(plain, axis=1, keepdims=True)
+    for row, score, reason in zip(
+        chosen.rows, *(chosen.columns[k] for k in ("score", "reason")), strict=True
+    ):
+        found = re.fullmatch(
+            r"cosine (\S+) \((\S+) nearer than others\) to (\d+), which is kept", reason
+        )
+        assert float(found[1]) == pytest.approx(unit[row] @ unit[int(found[3])], abs=1e-3)
+        assert float(found[2]) == pytest.approx(score, abs=1e-3)
+    assert "30 duplicates in 11 groups" in chosen.notes[-1]
+    few = selection.select(tmp_path / "t.parquet", by="duplicates", count=5)
+    assert set(few.rows) <= set(chosen.rows)
+    mixed = selection.select(tmp_path / "t.parquet", by="duplicates:1,uncertain:0.001", count=30)
+    assert len({*mixed.rows} & {*chosen.rows}) > 25
 
 
 def test_groups_have_one_number(tmp_path):

@@ -76,6 +76,32 @@ def test_many_copies_are_one_group(cells):
     assert kept.tolist() == [0] * 400 + [400] * 400 + [800] * 400
 
 
+def test_whitened(cells, tmp_path):
+    rng = np.random.default_rng(0)
+    points = (
+        rng.normal(size=(900, 7)) @ rng.normal(size=(7, 7)) * [9, 1, 1, 1, 1, 0, 0.01] + 5
+    ).astype(np.float32)
+    found = strategies.whiten(points, tmp_path / "w")
+    z = (points - points.mean(0)) / np.where(points.std(0) > 0, points.std(0), 1)
+    values, axes = np.linalg.eigh(z.T @ z / 900)
+    exact = z @ axes / np.sqrt(values + 0.1) @ axes.T
+    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
+    np.testing.assert_allclose(found @ found.T, exact @ exact.T, atol=1e-3)
+
+
+def test_what_stands_out(cells):
+    points, certainty = directions(300), np.random.default_rng(1).permutation(300) * 1.0
+    scores, rows, crowd = strategies.stand_out(points, certainty)
+    cosines = points @ points.T
+    np.fill_diagonal(cosines, -2)
+    tenth = np.sort(cosines, axis=1)[:, -10]
+    tenth = np.minimum(tenth, np.quantile(tenth, 0.75))
+    np.testing.assert_allclose(crowd, tenth / 2, atol=1e-6)
+    best, near = strategies.nearest_more_certain(points, certainty)
+    assert rows.tolist() == near.tolist()
+    np.testing.assert_allclose(scores, best - (tenth + tenth[near]) / 2, atol=1e-6)
+
+
 def greedy(points, count, bonus, chosen, allowed):
     """k-center as a textbook has it."""
     points, picked, found = points.astype(float), list(chosen), []

@@ -7,6 +7,7 @@
 | `label` | name of the class, or its number where the classes have no names |
 | `features` | float32 [f] |
 | `mean_direction` | float32 [d], unit length |
+| `levels` | float32 [l], if asked for: means and deviations of the maps of all levels |
 | `concentration`, `familiarity`, `confidence` | float32 |
 | `accept` | bool |
 | `class`, `class_probability` | the name of the predicted class, and float32 |
@@ -35,7 +36,8 @@ from tfvmf.errors import UserError
 from tfvmf.files import csv_text, csv_text_back, open_array, open_npz
 
 TEXTS = ("file", "error", "label", "class")
-VECTORS = ("features", "mean_direction")
+VECTORS = ("features", "mean_direction", "levels")
+DIRECTIONS = VECTORS[:2]  # of which a table of another program has one
 COLUMNS = (
     *("file", "error", "label", *VECTORS, "concentration"),
     *("familiarity", "confidence", "accept", "class", "class_probability"),
@@ -98,10 +100,10 @@ def read_table(path: str | os.PathLike[str]) -> Table:
     with _damaged(path):
         columns, rows, blocks = opener(path)
     table = Table(path, columns, rows, blocks)
-    if not {"file", "error"} <= {*columns} and not {*VECTORS} & {*columns}:
+    if not {"file", "error"} <= {*columns} and not {*DIRECTIONS} & {*columns}:
         raise UserError(
             f"{path} is not a table of tfvmf embed: it has no columns file and error, and neither "
-            f"{' nor '.join(VECTORS)}"
+            f"{' nor '.join(DIRECTIONS)}"
         )
     return table
 

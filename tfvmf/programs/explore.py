@@ -13,7 +13,6 @@ folder. The map is computed once and kept beside the page.
 
 from absl import flags
 
-from tfvmf.errors import UserError
 from tfvmf.programs import cli
 from tfvmf.progress import printable
 from tfvmf.settings import MAX_PIXELS
@@ -34,8 +33,6 @@ FLAGS: cli.Flags = {
 
 def main(values: flags.FlagValues) -> None:
     """Writes the page, says what is where."""
-    if not -1 <= values.threshold <= 1:
-        raise UserError(f"--threshold={values.threshold}: expected a cosine between -1 and 1")
     from tfvmf.selection.explore import explore
 
     given = cli.given(values, "data data_dir max_images threshold")

@@ -12,7 +12,9 @@ and group; without --output it is printed. Strategies:
 
   uncertain   lowest concentration first
   foreign     lowest familiarity first
-  duplicates  what resembles a more certain image, which is kept; groups are numbered
+  duplicates  what resembles a more certain image, which is kept; groups are numbered. --threshold
+              is a cosine; --count alone takes what stands out most among its neighbors, by the
+              column levels if the table has it (tfvmf embed --levels)
   diverse     each as far as possible from those before it (greedy k-center)
   typical     largest mean cosine to its 10 nearest first
 

@@ -1,8 +1,10 @@
 """Which images of a table, in what order, and why: the library behind `tfvmf select`."""
 
+import contextlib
 import csv
 import dataclasses
 import io
+import itertools
 import math
 import os
 import pathlib
@@ -15,22 +17,15 @@ from scipy.stats import rankdata
 from tfvmf import files
 from tfvmf.data.cache import cache_dir
 from tfvmf.embedding import Table, read_table
-from tfvmf.embedding.table import VECTORS
+from tfvmf.embedding.table import DIRECTIONS
 from tfvmf.errors import UserError
 from tfvmf.selection import strategies
 from tfvmf.settings import MAX_PIXELS
 
-STRATEGIES = {
-    "uncertain": "lowest concentration first",
-    "foreign": "lowest familiarity first",
-    "duplicates": "what resembles a more certain image",
-    "diverse": "each as far as possible from those before (k-center)",
-    "typical": "largest mean cosine to its 10 nearest first",
-}
 _SCORES = ("concentration", "familiarity", "confidence", "accept")
 _NEEDED = {"uncertain": "concentration", "foreign": "familiarity"}
 _COSINES = ("duplicates", "diverse", "typical")  # what a threshold, a cosine, is for
-_NEIGHBORS = 10
+STRATEGIES = (*_NEEDED, *_COSINES)
 _REFERENCE = 15_000  # rows that familiarity (two thirds) and decision are fitted to, at most
 
 
@@ -57,9 +52,11 @@ class Selection:
 
     def csv(self) -> Iterator[str]:
         """Lines of a CSV file; no text is a formula for a spreadsheet."""
-        yield _line(list(self.columns))
-        for cells in zip(*self.columns.values(), strict=True):
-            yield _line([_cell(cell) for cell in cells])
+        text = io.StringIO(newline="")
+        for cells in itertools.chain([self.columns], zip(*self.columns.values(), strict=True)):
+            csv.writer(text).writerow([_cell(cell) for cell in cells])
+            yield text.getvalue()
+            text.seek(text.truncate(0))
 
     def write(self, output: str | os.PathLike[str]) -> None:
         """Writes the CSV file, which appears whole or not at all."""
@@ -69,8 +66,7 @@ class Selection:
     def gather(self, directory: str | os.PathLike[str], *, link: bool = False) -> None:
         """Copies the files into a new folder, or links them there; names start with their places.
 
-        Raises:
-            UserError: A file is missing, or the folder has content: nothing is copied then.
+        If a file is missing, or the folder has content, nothing is copied.
         """
         folder, names = pathlib.Path(directory).expanduser(), list(map(str, self.columns["file"]))
         check_folder(folder)
@@ -104,11 +100,12 @@ def select(
 
     Args:
         table: What `tfvmf.embedding.read_table` reads.
-        by: A name of `STRATEGIES`, or several with weights: `diverse:1,uncertain:0.5`. The weighted
-            sum is of ranks from 0 to 1, and of the distance to the nearest choice in units of the
-            mean distance of two images.
+        by: One of `STRATEGIES`, or several with weights, `diverse:1,uncertain:0.5`: a sum of ranks
+            from 0 to 1, and of the distance to the nearest choice in units of the mean distance.
         like: Instead of `by`: a file of the table, or with `model` any picture; its nearest.
-        count: How many; 0 for all that the threshold gives. For `duplicates` at most this many.
+        count: How many; 0 for all that the threshold gives. For `duplicates` at most this many;
+            without a threshold these are the rows that stand out most as copies
+            (`strategies.stand_out`), compared by the column `levels` if the table has it.
         threshold: A cosine: the least of a duplicate or neighbor, the least mean of a typical
             image; `diverse` stops when each image has such a cosine to a choice.
         reference: A table of in-distribution images, embedded by the same model: familiarity and
@@ -118,16 +115,16 @@ def select(
         model: See `like`; anything that `tfvmf.load` takes.
         trust_model: See `tfvmf.load`.
         max_pixels: A larger picture of `like` is refused.
-
-    Raises:
-        UserError: One line about the argument or file that is wrong.
     """
     weights = check(by=by, like=like, count=count, threshold=threshold, model=os.fspath(model))
     opened = read_table(table)
-    vectors = next((name for name in reversed(VECTORS) if name in opened.columns), "")
-    needs = like or reference or {*weights} & {*_COSINES}
-    if needs and not vectors:
-        raise UserError(f"{opened.path} has no column {' or '.join(VECTORS)}: expected vectors")
+    vectors = [name for name in reversed(DIRECTIONS) if name in opened.columns][:1]
+    if not (like or reference or {*weights} & {*_COSINES}):
+        vectors = []
+    elif not vectors:
+        raise UserError(f"{opened.path} has no column {' or '.join(DIRECTIONS)}: expected vectors")
+    elif "duplicates" in weights and threshold is None and "levels" in opened.columns:
+        vectors.append("levels")
     known = {*opened.columns, *(["familiarity"] if reference else [])}
     for name in weights:
         if (column := _NEEDED.get(name, "file")) not in known:
@@ -139,33 +136,35 @@ def select(
     notes: list[str] = []
     earlier = read_exclusions(exclude)
     with files.scratch(cache_dir(), advice="set TFVMF_CACHE to another folder") as place:
-        pool = _Pool(opened, weights, vectors if needs else "", earlier, place / "v", notes)
+        pool = _Pool(opened, weights, vectors, earlier, place, notes)
         if reference:
-            pool.fit(reference, notes)
+            pool.fit(reference)
         free = int(pool.allowed.sum())
         if not free or count > free:
             start = f"count={count}: " if count else ""
             left_out = "".join(f"; {note}" for note in notes)
             raise UserError(f"{start}{opened.path} has {free:,} rows that can be chosen{left_out}")
         if like:
-            cosines = np.minimum(
-                pool.cosines(like, model, trust_model=trust_model, max_pixels=max_pixels), 1
-            )
-            found = _ranked(pool, cosines, "cosine {:.4f}")
+            cosines = pool.cosines(like, model, trust_model=trust_model, max_pixels=max_pixels)
+            found = _ranked(pool, np.minimum(cosines, 1), "cosine {:.4f}")
         elif len(weights) > 1:
-            found = _weighted(pool, weights, count, notes)
+            found = _weighted(pool, weights, count)
         elif (name := next(iter(weights))) == "duplicates":
-            found = _duplicates(pool, count, threshold, notes)
+            found = _duplicates(pool, count, threshold)
         elif name == "diverse":
             found = _diverse(pool, count, threshold)
         else:
             text = f"{_NEEDED.get(name, 'mean cosine to the nearest')} {{:.4g}}"
-            values = _values(pool, name, notes)
-            found = _ranked(pool, values, text, lowest=name in _NEEDED)
+            found = _ranked(pool, _values(pool, name), text, lowest=name in _NEEDED)
+        size = count or free
         if threshold is not None and (like or "typical" in weights):
-            found = found.cut(int((found.scores >= threshold).sum()))
-        found = found.cut(count or free)
-        return _selection(pool, found, free, notes)
+            size = min(size, int((found.scores >= threshold).sum()))
+        rows = found.rows[:size]
+        scores = {name: pool.scores[name][rows] for name in _SCORES if name in pool.scores}
+        columns = {"file": pool.names[rows], "score": found.scores[:size], **scores}
+        columns["reason"] = np.array([found.reason(at) for at in range(len(rows))], object)
+        columns["group"] = np.array(found.groups[:size] or [""] * len(rows), object)
+        return Selection(columns=columns, rows=pool.rows[rows], of=free, notes=notes)
 
 
 def check(
@@ -208,69 +207,78 @@ class _Pool:
     """The rows that can be chosen: those with an error, without a number or excluded are left out.
 
     Rows of earlier selections stay where `diverse` is asked for: they count as chosen.
+
+    Attributes:
+        directions: The column `vectors[0]` at unit length [N, d], mapped from a file.
     """
 
     def __init__(
         self,
         table: Table,
         weights: Mapping[str, float],
-        vectors: str,
+        vectors: Sequence[str],
         earlier: Mapping[str, bool],
-        scratch: pathlib.Path,
+        place: pathlib.Path,
         notes: list[str],
     ) -> None:
         scores = [name for name in _SCORES if name in table.columns]
         used = {_NEEDED[name] for name in weights if name in _NEEDED}
-        used |= {"concentration"} & {*scores} if "duplicates" in weights else set()
+        used |= {"concentration"} if "duplicates" in weights else set()
         found: dict[str, list[np.ndarray]] = {name: [] for name in ("row", "file", *scores)}
-        self.path, self.vectors = table.path, vectors
-        left, excluded, start, width = 0, 0, 0, 0
-        # By plain writes: when the disk is full a write raises an error, a map kills the process.
-        with scratch.open("wb") as file:
-            for part in table.parts("file", "error", *scores, *([vectors] if vectors else [])):
+        widths: dict[str, int] = {}
+        left, excluded, start = 0, 0, 0
+        with contextlib.ExitStack() as stack:
+            # When the disk is full a plain write raises an error, a map kills the process.
+            outputs = {name: stack.enter_context((place / name).open("wb")) for name in vectors}
+            for part in table.parts("file", "error", *scores, *vectors):
                 good = part["error"] == ""
                 for name in used & {*scores}:
                     good &= ~np.isnan(part[name])
-                if vectors:
-                    lengths = np.linalg.norm(part[vectors].astype(np.float64), axis=1)
-                    good &= np.isfinite(lengths) & (lengths > 0)
+                lengths = {n: np.linalg.norm(part[n].astype(float), axis=1) for n in vectors}
+                for each in lengths.values():
+                    good &= np.isfinite(each) & (each > 0)
                 left += int((~good).sum())
                 seen = np.array([name in earlier for name in part["file"]], bool) & good
                 excluded += int(seen.sum())
                 # What was chosen before is near to what is chosen next.
-                stays = [
-                    earlier[part["file"][at]] and "diverse" in weights for at in np.where(seen)[0]
-                ]
-                good[seen] = stays
-                if vectors and good.any():
-                    unit = part[vectors][good] / lengths[good, None]
-                    if width not in (0, unit.shape[1]):
+                good[seen] = [earlier[n] and "diverse" in weights for n in part["file"][seen]]
+                for name, file in outputs.items() if good.any() else ():
+                    values = part[name][good]
+                    width = widths.setdefault(name, values.shape[1])
+                    if width != values.shape[1]:
                         raise UserError(
-                            f"{table.path}: {vectors} of {width} and {unit.shape[1]} numbers"
+                            f"{table.path}: {name} of {width} and {values.shape[1]} numbers"
                         )
-                    width = unit.shape[1]
-                    file.write(np.ascontiguousarray(unit, np.float32).data)
+                    if name in DIRECTIONS:
+                        values = values / lengths[name][good, None]
+                    file.write(np.ascontiguousarray(values, np.float32).data)
                 part["row"] = np.arange(start, start := start + len(good))
                 for name, parts in found.items():
                     parts.append(part[name][good])
         columns = {k: np.concatenate(v) if v else np.zeros(0) for k, v in found.items()}
         self.rows, self.names = columns.pop("row"), columns.pop("file")
-        self.scores = columns
-        self.directions = np.zeros((0, width), np.float32)
-        if width:
-            self.directions = np.memmap(scratch, np.float32, "r", shape=(len(self.rows), width))
+        self.path, self.vectors, self.scores = table.path, "".join(vectors[:1]), columns
+        self.notes, self._place = notes, place
+        self.directions = self._compared = np.zeros((0, 0), np.float32)
+        for name, width in widths.items():
+            shape = len(self.rows), width
+            self._compared = np.memmap(place / name, np.float32, "r", shape=shape)
+            self.directions = self.directions if self.directions.size else self._compared
         self.allowed = np.array([name not in earlier for name in self.names], bool)
         self.certainty = columns.get("concentration", np.zeros(len(self.rows)))
+        what = self.vectors or "score"
         if left:
-            notes.append(
-                f"rows left out: {left:,} broken, or without a finite {vectors or 'score'}"
-            )
+            notes.append(f"rows left out: {left:,} broken, or without a finite {what}")
         if earlier:
             notes.append(
                 f"rows left out: {excluded:,} of {len(earlier):,} files of earlier selections"
             )
         if "duplicates" in weights and "concentration" not in scores:
             notes.append("no concentration: of duplicates the first row is kept")
+
+    def whitened(self) -> np.ndarray:
+        """What duplicates are compared by: `levels`, or else directions, without correlations."""
+        return strategies.whiten(self._compared, self._place / "whitened")
 
     def cosines(
         self, like: str, model: str | os.PathLike[str], *, trust_model: bool, max_pixels: int
@@ -296,7 +304,7 @@ class _Pool:
             )
         return self.directions @ (found / np.linalg.norm(found))
 
-    def fit(self, reference: str | os.PathLike[str], notes: list[str]) -> None:
+    def fit(self, reference: str | os.PathLike[str]) -> None:
         """Familiarity, confidence and decision, fitted to a table of in-distribution images."""
         from tfvmf.posthoc import Decision, Familiarity
 
@@ -326,7 +334,7 @@ class _Pool:
             decided = {name: value.numpy() for name, value in decision(*scores).items()}
             made.append({"familiarity": scores[-1], **decided})
         self.scores |= {name: np.concatenate([part[name] for part in made]) for name in made[0]}
-        notes.append(
+        self.notes.append(
             f"familiarity fitted to {len(known):,} rows of {table.path}, the decision to "
             f"{len(other):,} others: {int(np.sum(self.scores['accept'] == 0)):,} rows are rejected"
         )
@@ -339,59 +347,61 @@ class _Found:
     rows: np.ndarray
     scores: np.ndarray
     reason: Callable[[int], str]
-    groups: np.ndarray | None = None
-
-    def cut(self, count: int) -> "_Found":
-        groups = None if self.groups is None else self.groups[:count]
-        return _Found(self.rows[:count], self.scores[:count], self.reason, groups)
+    groups: Sequence[int | str] = ()
 
 
-def _values(pool: _Pool, name: str, notes: list[str]) -> np.ndarray:
+def _values(pool: _Pool, name: str) -> np.ndarray:
     """What a strategy other than `diverse` orders rows by."""
     if name in _NEEDED:
         return pool.scores[_NEEDED[name]]
     if name == "duplicates":
-        return strategies.nearest_more_certain(pool.directions, pool.certainty)[0]
-    k = min(_NEIGHBORS, len(pool.rows) - 1)
+        return strategies.stand_out(pool.whitened(), pool.certainty, note=pool.notes.append)[0]
+    k = min(strategies.NEIGHBORS, len(pool.rows) - 1)
     if not k:
         raise UserError(f"{pool.path} has one row that can be chosen: typical needs neighbors")
-    return strategies.nearest(pool.directions, k, note=notes.append)[0].mean(axis=1)
+    return strategies.nearest(pool.directions, k, note=pool.notes.append)[0].mean(axis=1)
 
 
 def _ranked(pool: _Pool, values: np.ndarray, text: str, *, lowest: bool = False) -> _Found:
     """The rows that may be chosen in the order of a value, for which `text` has a place."""
     rows = np.argsort(values if lowest else -values, kind="stable")
     rows = rows[pool.allowed[rows]]
-    scores = values[rows]
-    return _Found(
-        rows, scores, lambda at: f"{text.format(scores[at])}: {at + 1:,} of {len(rows):,}"
-    )
+    scores, end = values[rows], f" of {len(rows):,}"
+    return _Found(rows, scores, lambda at: f"{text.format(scores[at])}: {at + 1:,}{end}")
 
 
-def _duplicates(pool: _Pool, count: int, threshold: float | None, notes: list[str]) -> _Found:
-    directions, sure = pool.directions, pool.certainty
-    cosines, near = strategies.nearest_more_certain(directions, sure)
-    # A count alone: the cosine that this many rows have to a more certain one.
-    least = (
-        float(np.sort(cosines)[-min(count, max(len(sure) - 1, 1))])
-        if threshold is None
-        else threshold
-    )
-    kept = strategies.keepers(directions, cosines, near, sure, least, note=notes.append)
+def _duplicates(pool: _Pool, count: int, threshold: float | None) -> _Found:
+    sure, note = pool.certainty, pool.notes.append
+    if threshold is None:
+        compared = pool.whitened()
+        scores, near, crowd = strategies.stand_out(compared, sure, note=note)
+        limit = np.sort(scores)[-min(count, max(len(sure) - 1, 1))]
+        kept = strategies.keepers(compared, scores, near, sure, limit, crowd)
+    else:
+        kept = strategies.duplicate_groups(pool.directions, threshold, certainty=sure, note=note)
     rows = np.flatnonzero(kept != np.arange(len(kept)))
-    blocks = np.array_split(rows, 1 + len(rows) // 4096)
-    found = [np.einsum("nd,nd->n", directions[b], directions[kept[b]]) for b in blocks]
-    scores = np.minimum(np.concatenate(found), 1)
-    order = np.argsort(-scores, kind="stable")
-    rows, scores = rows[order], scores[order]
+    values = cosines = np.minimum(_products(pool.directions, rows, kept[rows]), 1)
+    least, above = threshold, ""
+    if threshold is None:
+        values = _products(compared, rows, kept[rows]) - crowd[rows] - crowd[kept[rows]]
+        least, above = cosines.min(initial=1), " ({:.4f} nearer than others)"
+    order = np.argsort(-values, kind="stable")
+    rows, values, cosines = rows[order], values[order], cosines[order]
     _, first, number = np.unique(kept[rows], return_index=True, return_inverse=True)
     groups = rankdata(first, "ordinal")[number] if len(rows) else number
-    notes.append(f"{len(rows):,} duplicates in {len(first):,} groups: cosine at least {least:.4f}")
+    note(f"{len(rows):,} duplicates in {len(first):,} groups: cosine at least {least:.4f}")
 
     def reason(at: int) -> str:
-        return f"cosine {scores[at]:.4f} to {pool.names[kept[rows[at]]]}, which is kept"
+        told = above.format(values[at])
+        return f"cosine {cosines[at]:.4f}{told} to {pool.names[kept[rows[at]]]}, which is kept"
 
-    return _Found(rows, scores, reason, groups)
+    return _Found(rows, values, reason, groups.tolist())
+
+
+def _products(vectors: np.ndarray, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Inner products of pairs of rows."""
+    blocks = np.array_split(np.stack([rows, others]), 1 + len(rows) // 4096, axis=1)
+    return np.concatenate([np.einsum("nd,nd->n", vectors[a], vectors[b]) for a, b in blocks])
 
 
 def _diverse(
@@ -413,16 +423,13 @@ def _diverse(
     return _Found(rows, cosines, reason)
 
 
-def _weighted(pool: _Pool, weights: Mapping[str, float], count: int, notes: list[str]) -> _Found:
+def _weighted(pool: _Pool, weights: Mapping[str, float], count: int) -> _Found:
     total, ranks = np.zeros(len(pool.rows)), {}
     for name in (name for name in weights if name != "diverse"):
-        values = _values(pool, name, notes)
-        ranks[name] = (rankdata(-values if name in _NEEDED else values) - 1) / (
-            len(values) - 1 or 1
-        )
+        values = _values(pool, name) * (-1 if name in _NEEDED else 1)
+        ranks[name] = (rankdata(values) - 1) / max(len(values) - 1, 1)
         total += weights[name] * ranks[name]
-    parts = "{:.4f}"
-    found = _ranked(pool, total, parts)
+    found = _ranked(pool, total, "")
     if "diverse" in weights:
         # 1 - |mean|^2 is the mean distance 1 - cosine of two images.
         mean = strategies.total(pool.directions) / len(pool.rows)
@@ -440,18 +447,6 @@ def _weighted(pool: _Pool, weights: Mapping[str, float], count: int, notes: list
     return dataclasses.replace(found, reason=reason)
 
 
-def _selection(pool: _Pool, found: _Found, of: int, notes: list[str]) -> Selection:
-    groups = [""] * len(found.rows) if found.groups is None else found.groups
-    columns = {
-        "file": pool.names[found.rows],
-        "score": found.scores,
-        **{name: pool.scores[name][found.rows] for name in _SCORES if name in pool.scores},
-        "reason": np.array([found.reason(at) for at in range(len(found.rows))], object),
-        "group": np.array(groups, object),
-    }
-    return Selection(columns=columns, rows=pool.rows[found.rows], of=of, notes=notes)
-
-
 def read_exclusions(names: Sequence[str | os.PathLike[str]]) -> dict[str, bool]:
     """Files of earlier selections; False for a duplicate, whose like was kept and not chosen."""
     found: dict[str, bool] = {}
@@ -467,12 +462,6 @@ def read_exclusions(names: Sequence[str | os.PathLike[str]]) -> dict[str, bool]:
             reason = getattr(error, "strerror", None) or error
             raise UserError(f"exclude={name} cannot be read as CSV: {reason}") from error
     return found
-
-
-def _line(cells: Sequence[str]) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text).writerow(cells)
-    return text.getvalue()
 
 
 def _cell(value: Any) -> str:

@@ -7,6 +7,7 @@ unless the pictures are those of a TFDS data set.
 
 import base64
 import dataclasses
+import functools
 import hashlib
 import io
 import itertools
@@ -21,12 +22,12 @@ import numpy as np
 from PIL import Image
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
-from sklearn.neighbors import NearestNeighbors
+from sklearn.neighbors import KNeighborsRegressor
 
 from tfvmf import cores, files, pages
 from tfvmf.data import Source, load_source
 from tfvmf.data.images import open_image, read_image, run_all
-from tfvmf.embedding.table import TEXTS, VECTORS, Columns, Table, read_table
+from tfvmf.embedding.table import DIRECTIONS, TEXTS, VECTORS, Columns, Table, read_table
 from tfvmf.errors import UserError
 from tfvmf.progress import Progress
 from tfvmf.selection.strategies import duplicate_groups, nearest
@@ -66,21 +67,18 @@ def explore(
     max_pixels: int = MAX_PIXELS,
     seed: int = 0,
 ) -> Explored:
-    """Writes a page that shows a table of embeddings.
+    """Writes a page that shows a table of embeddings, which `tfvmf embed` wrote with vectors.
 
     Args:
-        table: What `tfvmf embed` wrote, with vectors.
+        table: What `read_table` takes.
         output: An `.html` file for up to 5,000 images, or a folder; by default the table's name
             with `.html`, or `-explore` for more. What took long to compute is kept beside it.
         data: Where the pictures of rows like `cifar10/test:7` are, as `load_source` takes it.
         data_dir: Where TFDS data sets are prepared.
-        max_images: A seeded sample of this many rows; 0 for all.
+        max_images: A sample of this many rows; 0 for all.
         threshold: Smallest cosine of images that count as duplicates.
         max_pixels: A larger picture is not decoded.
         seed: Of the sample and of the map.
-
-    Raises:
-        UserError: A mistake in the arguments, or nothing to show.
     """
     if not -1 <= threshold <= 1:
         raise UserError(f"threshold={threshold}: expected a cosine between -1 and 1")
@@ -105,20 +103,17 @@ def explore(
         "groups": groups[:_GROUPS],
         "threshold": threshold,
     }
-    lead = [f"{count:,} of {len(found):,} images" if rows < len(found) else f"{count:,} images"]
-    lead += [f"{left_out:,} rows left out: broken, or not finite"] if left_out else []
+    lead = f"{count:,} of {len(found):,} images" if rows < len(found) else f"{count:,} images"
+    lead += f"; {left_out:,} rows left out: broken, or not finite" if left_out else ""
     pictures = _Pictures(values["file"], data, data_dir, max_pixels)
-    if page.suffix == ".html":
-        _write_one(page, values, lead, pictures)
-    else:
-        _write_folder(page, values, lead, pictures)
-        page = page / "index.html"
+    write = _write_one if page.suffix == ".html" else _write_folder
+    sources = filter(None, (_parse(name)[0] for name in values["file"]))
     return Explored(
-        page=page,
+        page=write(page, values, lead, pictures),
         images=count,
         left_out=left_out,
         missing=pictures.missing,
-        sources="" if data else pictures.sources(),
+        sources="" if data else next(sources, ""),
         groups=len(groups),
     )
 
@@ -145,11 +140,11 @@ def _page_path(table: pathlib.Path, output: str | os.PathLike[str], rows: int) -
 
 def _read(table: Table, rows: int, seed: int) -> tuple[Columns, np.ndarray, int]:
     """Columns of the rows to show, their unit vectors, and how many rows had none."""
-    vector = next((name for name in reversed(VECTORS) if name in table.columns), None)
+    vector = next((name for name in reversed(DIRECTIONS) if name in table.columns), None)
     if vector is None:
         raise UserError(
-            f"{table.path} has no column {' or '.join(reversed(VECTORS))}: expected a table with "
-            "vectors, as .parquet or .npz"
+            f"{table.path} has no column {' or '.join(reversed(DIRECTIONS))}: expected a table "
+            "with vectors, as .parquet or .npz"
         )
     names = [name for name in table.columns if name not in VECTORS]
     shown = np.zeros(len(table), bool)
@@ -184,8 +179,8 @@ def _kept(
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         pass  # none yet, or none of ours: it is written again
     k = min(NEIGHBORS, len(directions) - 1)
-    near = np.zeros((len(directions), 0)), np.zeros((len(directions), 0), np.int64)
-    found = project(directions, seed=seed), *(nearest(directions, k) if k else near)
+    near = nearest(directions, k) if k else (np.zeros((1, 0)), np.zeros((1, 0), np.int64))
+    found = project(directions, seed=seed), *near
     with files.replacing(path) as file:
         arrays = dict(zip(names, found, strict=True))
         np.savez_compressed(file, allow_pickle=False, key=np.array(key), **arrays)
@@ -217,23 +212,20 @@ def project(directions: np.ndarray, *, seed: int = 0) -> np.ndarray:
     else:
         positions[placed, : min(2, flat.shape[1])] = flat[:, :2]
     if len(others):
-        index = NearestNeighbors(n_neighbors=3).fit(flat)
-        for start in range(0, len(others), _LANDMARKS):
-            part = others[start : start + _LANDMARKS]
-            distances, near = index.kneighbors(pca.transform(directions[part]))
-            weights = 1 / np.maximum(distances, 1e-6)[:, :, None]
-            positions[part] = (positions[placed[near]] * weights).sum(1) / weights.sum(1)
+        model = KNeighborsRegressor(3, weights="distance").fit(flat, positions[placed])
+        for part in np.array_split(others, 1 + len(others) // _LANDMARKS):
+            positions[part] = model.predict(pca.transform(directions[part]))
     positions -= positions.min(axis=0)
     return np.round(positions * (9999 / max(positions.max(), 1e-12))).astype(np.int32)
 
 
 def _groups(kept: np.ndarray) -> list[list[int]]:
     """Rows of each group of duplicates, the one that is kept first, the largest group first."""
-    members: dict[int, list[int]] = {}
-    for row in np.flatnonzero(np.bincount(kept, minlength=len(kept))[kept] > 1).tolist():
-        members.setdefault(int(kept[row]), []).append(row)
-    groups = [[root, *(row for row in rows if row != root)] for root, rows in members.items()]
-    return sorted(groups, key=lambda group: (-len(group), group[0]))
+    groups: dict[int, list[int]] = {}
+    for row, root in enumerate(kept.tolist()):
+        if row != root:
+            groups.setdefault(root, [root]).append(row)
+    return sorted(groups.values(), key=lambda group: (-len(group), group[0]))
 
 
 def _values(columns: Columns) -> dict[str, Any]:
@@ -250,10 +242,10 @@ def _values(columns: Columns) -> dict[str, Any]:
     values["classes"] = classes
     for name in ("label", "class"):
         values[name] = [number[text] for text in columns[name]] if name in columns else None
-    confidence, accept = columns.get("confidence"), columns.get("accept")
     values["alpha"] = 0.05
-    if confidence is not None and accept is not None and len(confidence):
+    if {"confidence", "accept"} <= {*columns}:
         # Rejected is what has at most alpha: 0.05 if that explains the table, else what does.
+        confidence, accept = columns["confidence"], columns["accept"]
         highest = confidence[~accept].max(initial=0)
         if not highest <= np.float32(0.05) < confidence[accept].min(initial=1):
             values["alpha"] = float(f"{highest:.7g}")
@@ -267,26 +259,20 @@ def _natural(name: str) -> tuple[bool, int, str]:
 
 
 class _Pictures:
-    """Thumbnails of rows, in order: of files, or of images of a data set.
-
-    Attributes:
-        missing: How many of those that were asked for have no picture.
-    """
+    """Thumbnails of rows, in order: of files, or of images of a data set; `missing` are counted."""
 
     def __init__(
         self, names: Sequence[str], data: str, data_dir: str | os.PathLike[str], max_pixels: int
     ) -> None:
-        self.missing = 0
-        self._names, self._max_pixels = names, max_pixels
-        self._data, self._data_dir = data, data_dir
+        self.missing, self._names, self._max_pixels = 0, names, max_pixels
         self._sources: dict[str, Source] = {}
-        if data:  # a mistake in its name shows before anything is written
-            for split in dict.fromkeys(filter(None, (_parse(name)[1] for name in names))):
-                self._sources[split] = self._open(split)
-
-    def sources(self) -> str:
-        """The name of a data set that rows without a file are of, or ""."""
-        return next(filter(None, (_parse(name)[0] for name in self._names)), "")
+        splits = {_parse(name)[1]: None for name in names} if data else {}
+        for split in filter(None, splits):  # a mistake in `data` shows before anything is written
+            load = functools.partial(load_source, data, split, data_dir=data_dir)
+            source = load(image_size=32, max_pixels=max_pixels)
+            size = max(8, min(source.native_size or _SIDE, _SIDE))
+            source = source if size == 32 else load(image_size=size, max_pixels=max_pixels)
+            self._sources[split] = source
 
     def encoded(self, limit: int) -> Iterator[bytes | None]:
         """A WebP file of at most `limit` bytes for each row; None where there is no picture."""
@@ -300,8 +286,8 @@ class _Pictures:
         pixels, result = self._from_sources(names), list[bytes | None]([None] * len(names))
 
         def encode(place: int) -> None:
-            found = pixels[place] if place in pixels else self._read(names[place])
-            result[place] = _encode(found, limit)
+            found = pixels.get(place)
+            result[place] = _encode(self._read(names[place]) if found is None else found, limit)
 
         self.missing += len(run_all(encode, len(names)))
         return result
@@ -314,33 +300,17 @@ class _Pictures:
 
     def _from_sources(self, names: Sequence[str]) -> dict[int, np.ndarray]:
         """Pixels by place of those rows that are images of `data`."""
+        mine: dict[str, dict[int, int]] = {}
+        for place, name in enumerate(names):
+            _, split, index = _parse(name)
+            source = self._sources.get(split)
+            if source and index < source.size and source.file(index) == name:
+                mine.setdefault(split, {})[place] = index
         found: dict[int, np.ndarray] = {}
-        parsed = [(place, *_parse(name)[1:]) for place, name in enumerate(names)]
-        for split, source in self._sources.items():
-            mine = [
-                (place, index)
-                for place, own, index in parsed
-                if own == split and index < source.size and source.file(index) == names[place]
-            ]
-            if mine:
-                pixels = source.take(np.array([index for _, index in mine]))
-                found |= {place: each for (place, _), each in zip(mine, pixels, strict=True)}
+        for split, places in mine.items():
+            pixels = self._sources[split].take(np.array([*places.values()]))
+            found |= dict(zip(places, pixels, strict=True))
         return found
-
-    def _open(self, split: str) -> Source:
-        """The source at its own size, or at that of a thumbnail if it is larger."""
-
-        def load(size: int) -> Source:
-            return load_source(
-                *(self._data, split),
-                data_dir=self._data_dir,
-                image_size=size,
-                max_pixels=self._max_pixels,
-            )
-
-        source = load(32)
-        size = max(8, min(source.native_size or _SIDE, _SIDE))
-        return source if size == 32 else load(size)
 
 
 def _parse(name: str) -> tuple[str, str, int]:
@@ -365,8 +335,8 @@ def _encode(pixels: np.ndarray, limit: int) -> bytes:
 
 
 def _write_one(
-    page: pathlib.Path, values: dict[str, Any], lead: list[str], pictures: _Pictures
-) -> None:
+    page: pathlib.Path, values: dict[str, Any], lead: str, pictures: _Pictures
+) -> pathlib.Path:
     frame = len(_render(values, lead, pictures, []).encode())
     room = (PAGE_BYTES - 10_000 - frame) // values["rows"] * 3 // 4 - 6
     if room < 400:
@@ -375,40 +345,32 @@ def _write_one(
             f"which leaves no room for pictures: name a folder"
         )
     encoded = pictures.encoded(min(room, _THUMBNAIL_BYTES))
-    thumbnails = [
-        None if each is None else base64.b64encode(each).decode("ascii") for each in encoded
-    ]
+    thumbnails = [base64.b64encode(each).decode("ascii") if each else None for each in encoded]
     files.write_text(page, _render(values, lead, pictures, thumbnails))
+    return page
 
 
 def _write_folder(
-    folder: pathlib.Path, values: dict[str, Any], lead: list[str], pictures: _Pictures
-) -> None:
+    folder: pathlib.Path, values: dict[str, Any], lead: str, pictures: _Pictures
+) -> pathlib.Path:
     with files.scratch(folder) as place:
         there: list[int] = []
+        (place / "thumbnails").mkdir()
         for row, content in enumerate(pictures.encoded(_THUMBNAIL_BYTES)):
             there.append(int(content is not None))
             if content is not None:
                 path = place / "thumbnails" / f"{row // 1000:03}" / f"{row:06}.webp"
-                path.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(exist_ok=True)
                 path.write_bytes(content)
-        (place / "thumbnails").mkdir(exist_ok=True)
         shutil.rmtree(folder / "thumbnails", ignore_errors=True)
         (place / "thumbnails").replace(folder / "thumbnails")
     files.write_text(folder / "index.html", _render(values, lead, pictures, there))
+    return folder / "index.html"
 
 
 def _render(
-    values: dict[str, Any],
-    lead: Sequence[str],
-    pictures: _Pictures,
-    thumbnails: Sequence[str | int | None],
+    values: dict[str, Any], lead: str, pictures: _Pictures, thumbnails: Sequence[str | int | None]
 ) -> str:
-    missing = [f"{pictures.missing:,} without a picture"] if pictures.missing else []
-    return pages.render(
-        "explore.html.j2",
-        title=values["table"],
-        lead="; ".join([*lead, *missing]),
-        values=values,
-        thumbnails=thumbnails,
-    )
+    lead += f"; {pictures.missing:,} without a picture" if pictures.missing else ""
+    shown = {"title": values["table"], "lead": lead, "thumbnails": thumbnails}
+    return pages.render("explore.html.j2", values=values, **shown)

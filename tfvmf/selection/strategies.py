@@ -4,6 +4,7 @@ Exact up to `EXACT` rows; above that nearest neighbors come from an inverted fil
 their recall is measured on a sample. Arrays may be memory maps: they are read block by block.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,11 +14,14 @@ from tfvmf.errors import UserError
 from tfvmf.progress import Progress
 
 EXACT = 50_000
+NEIGHBORS = 10  # whose cosines tell how typical a row is, and how crowded its place
 _CELLS = 1 << 24  # cosines in memory at a time: 64 MB
 _PROBES = 16  # lists of the inverted file that are searched, of about sqrt(N)
 _BLOCK = 4096  # queries at a time
 _SAMPLE = 2000  # rows whose exact answer tells the recall
 _GROUP = 64  # columns of which one maximum is taken
+_RIDGE = 0.1  # of the variance 1: what `whiten` adds to each eigenvalue
+_CROWDED = 0.75  # quantile: no place counts as more crowded than that of this share of rows
 
 Note = Callable[[str], None]
 
@@ -27,13 +31,9 @@ def nearest(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k rows with the largest cosine to each row, itself left out.
 
-    Args:
-        directions: Unit vectors [N, d].
-        k: How many, below N.
-        note: Is told the recall where the answer is approximate.
-
     Returns:
-        Cosines float32 [N, k] in falling order, and their rows int64 [N, k].
+        Cosines float32 [N, k] in falling order, and their rows int64 [N, k]. `note` is told the
+        recall where they are approximate.
     """
     count = len(directions)
     if not 1 <= k < count:
@@ -41,9 +41,7 @@ def nearest(
     cosines, rows = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
     if count <= EXACT:
         for block in _blocks(count, count, "neighbors"):
-            found = directions[block] @ directions.T
-            found[np.arange(len(found)), np.arange(block.start, block.stop)] = -np.inf
-            cosines[block], rows[block] = _largest(found, k)
+            cosines[block], rows[block] = _exact(directions, np.arange(count)[block], k)
         return np.minimum(cosines, 1), rows
     index = _inverted_file(directions)
     for block in _blocks(count, _CELLS // _BLOCK, "index"):
@@ -55,12 +53,8 @@ def nearest(
         cosines[block], rows[block] = found[~own].reshape(-1, k), near[~own].reshape(-1, k)
     if note:
         sample = _sample(count)
-        exact = np.empty((len(sample), k), np.float32)
-        for block in _blocks(len(sample), count):
-            found = directions[sample[block]] @ directions.T
-            found[np.arange(len(found)), sample[block]] = -np.inf
-            exact[block] = _largest(found, k)[0]
-        recall = float(np.mean(cosines[sample] >= exact[:, -1:] - 1e-5))
+        parts = [_exact(directions, sample[part], k)[0] for part in _blocks(len(sample), count)]
+        recall = float(np.mean(cosines[sample] >= np.concatenate(parts)[:, -1:] - 1e-5))
         note(f"neighbors by faiss: recall {recall:.4f} of {k} nearest, {len(sample):,} rows")
     return np.minimum(cosines, 1), rows
 
@@ -70,39 +64,28 @@ def nearest_more_certain(
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each row the nearest among the rows that are more certain; ties count in row order.
 
-    Args:
-        directions: Unit vectors [N, d].
-        certainty: [N].
-
     Returns:
         Cosines float32 [N], and their rows int64 [N]. The most certain row has -inf, and itself.
     """
     order = np.argsort(-certainty, kind="stable")
     count = len(order)
     cosines, places = np.empty(count, np.float32), np.empty(count, np.int64)
-    if count <= EXACT:
-        ordered = directions[order]
-        for block in _blocks(count, count, "duplicates"):
-            found = ordered[block] @ ordered[: block.stop].T
-            found[:, block][_not_before(len(found))] = -np.inf
-            places[block] = found.argmax(axis=1)
-            cosines[block] = found.max(axis=1)
-    else:
-        index = _inverted_file(directions)  # of the rows before a block: all of them more certain
-        for block in _blocks(count, _CELLS // _BLOCK, "duplicates"):
-            part = directions[order[block]]
-            found = part @ part.T
-            found[_not_before(len(found))] = -np.inf
-            places[block] = found.argmax(axis=1) + block.start
-            cosines[block] = found.max(axis=1)
+    exact = count <= EXACT
+    # Of the rows before a block, which are all more certain.
+    ordered, index = (directions[order], None) if exact else (None, _inverted_file(directions))
+    for block in _blocks(count, count if exact else _CELLS // _BLOCK, "duplicates"):
+        part = directions[order[block]]
+        first = 0 if exact else block.start
+        found = part @ (part if ordered is None else ordered[: block.stop]).T
+        found[:, block.start - first :][~np.tri(len(part), k=-1, dtype=bool)] = -np.inf
+        places[block], cosines[block] = found.argmax(axis=1) + first, found.max(axis=1)
+        if index is not None:
             if block.start:
                 before, near = (each[:, 0] for each in index.search(part, 1))
-                better = before > cosines[block]
-                cosines[block] = np.where(better, before, cosines[block])
-                places[block] = np.where(better, near, places[block])
+                places[block] = np.where(before > cosines[block], near, places[block])
+                cosines[block] = np.maximum(before, cosines[block])
             index.add(part)
-    if count:
-        cosines[0], places[0] = -np.inf, 0
+    places[:1] = 0
     result, rows = np.empty_like(cosines), np.empty_like(places)
     result[order], rows[order] = np.minimum(cosines, 1), order[places]
     return result, rows
@@ -118,50 +101,92 @@ def duplicate_groups(
     """Groups of near-duplicates, each around its most certain row.
 
     A chain of images of which each resembles the next is not one group: every row of a group has
-    at least the cosine `threshold` to the row that is kept.
-
-    Args:
-        directions: Unit vectors [N, d].
-        threshold: Smallest cosine of a duplicate, in [-1, 1].
-        certainty: [N], for instance the concentration; by default earlier rows are more certain.
-        note: See `nearest`.
+    at least the cosine `threshold` to the row that is kept. `certainty` [N] is for instance the
+    concentration; by default earlier rows are more certain. `note` is as of `nearest`.
 
     Returns:
         For each row the row int64 [N] that is kept of its group: its own where it is that one, or
         alone.
     """
     sure = np.zeros(len(directions)) if certainty is None else certainty
-    return keepers(directions, *nearest_more_certain(directions, sure), sure, threshold, note=note)
+    cosines, rows = nearest_more_certain(directions, sure)
+    if note and len(rows) > EXACT:
+        note(_recall(directions, sure, cosines, threshold))
+    return keepers(directions, cosines, rows, sure, threshold, np.zeros(len(rows)))
 
 
 def keepers(
     directions: np.ndarray,
-    cosines: np.ndarray,
+    scores: np.ndarray,
     rows: np.ndarray,
     certainty: np.ndarray,
     threshold: float,
-    *,
-    note: Note | None = None,
+    crowd: np.ndarray,
 ) -> np.ndarray:
-    """`duplicate_groups` from what `nearest_more_certain` returned."""
+    """Groups from the `scores` of each row with a more certain one (`rows`): cosine minus `crowd`.
+
+    `crowd` [N] counts for both rows of a pair; it is zero where the threshold is a cosine.
+    """
     kept = np.arange(len(rows))
     order = np.argsort(-certainty, kind="stable")
-    for row in order[cosines[order] >= threshold]:  # the root of a more certain row is known
+    for row in order[scores[order] >= threshold]:  # the root of a more certain row is known
         root = kept[rows[row]]
-        if root == rows[row] or directions[row] @ directions[root] >= threshold:
+        score = directions[row] @ directions[root] - crowd[row] - crowd[root]
+        if root == rows[row] or score >= threshold:
             kept[row] = root
-    if note and len(rows) > EXACT:
-        note(_recall(directions, order, cosines[order], threshold))
     return kept
+
+
+def stand_out(
+    directions: np.ndarray, certainty: np.ndarray, *, note: Note | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How much nearer each row is to a more certain row than both are to others.
+
+    Images of which many look alike (cars, planes in the sky) have cosines as large as those of
+    copies. So the score of a pair is cosine(a, b) - (c_a + c_b) / 2, where c is the cosine to the
+    10th nearest row, but at most its upper quartile over all rows: a group of more than 10 copies
+    is found as well. (Compare CSLS, Conneau et al., 2018.)
+
+    Returns:
+        Scores [N], the more certain rows [N], and c / 2 [N], for `keepers`.
+    """
+    count = len(directions)
+    crowd = np.zeros(count, np.float32)
+    if count > 2:
+        crowd[:] = nearest(directions, min(NEIGHBORS, count - 1), note=note)[0][:, -1] / 2
+        np.minimum(crowd, np.quantile(crowd, _CROWDED), out=crowd)
+    cosines, rows = nearest_more_certain(directions, certainty)
+    return cosines - crowd - crowd[rows], rows, crowd
+
+
+def whiten(vectors: np.ndarray, scratch: str | os.PathLike[str]) -> np.ndarray:
+    """Unit vectors without correlations [N, d], mapped from a new file: z (C + 0.1 I)^(-1/2).
+
+    z has the columns of `vectors` at mean 0 and variance 1, C is its covariance. What varies
+    between all images has less weight that way, and what only two images share has more.
+    """
+    size, width = vectors.shape
+    mean, square = (total(vectors) / max(size, 1)).astype(np.float32), np.zeros((width, width))
+    for block in _blocks(size, width):
+        part = vectors[block] - mean
+        square += part.T @ part
+    deviation = np.sqrt(np.diag(square) / max(size, 1))
+    scale = 1 / np.maximum(deviation, 1e-6 * deviation.max(initial=1e-6))
+    values, axes = np.linalg.eigh(square * np.outer(scale, scale) / max(size, 1))
+    turn = scale[:, None] * axes / np.sqrt(np.maximum(values, 0) + _RIDGE)
+    with open(scratch, "wb") as file:
+        for block in _blocks(size, width):
+            part = (vectors[block] - mean) @ turn.astype(np.float32)
+            part /= np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12)
+            file.write(np.ascontiguousarray(part, np.float32).data)
+    return np.memmap(scratch, np.float32, "r", shape=(size, width))
 
 
 def total(directions: np.ndarray) -> np.ndarray:
     """The sum of all rows [d], in float64."""
     blocks = _blocks(len(directions), _BLOCK)
-    return sum(
-        (directions[block].sum(axis=0, dtype=np.float64) for block in blocks),
-        np.zeros(directions.shape[1]),
-    )
+    parts = (directions[block].sum(axis=0, dtype=np.float64) for block in blocks)
+    return sum(parts, np.zeros(directions.shape[1]))
 
 
 def diverse(
@@ -215,14 +240,13 @@ def diverse(
             for part in (fresh[at : at + _BLOCK] for at in range(0, len(fresh), _BLOCK)):
                 columns = directions[part].T
                 for block in _blocks(size, len(part)):
-                    np.maximum(
-                        covered[block], (directions[block] @ columns).max(1), out=covered[block]
-                    )
+                    cosines = (directions[block] @ columns).max(1)
+                    covered[block] = np.maximum(covered[block], cosines)
             bound = extra - covered
             top = np.argpartition(bound, -many)[-many:] if many < size else np.arange(size)
             bound[top] = -np.inf
             limit, start = bound.max(), len(picked)
-            near, values, best = directions[top], covered[top], 0
+            near, values = directions[top], covered[top]
             while len(picked) < count:
                 value = extra[top] - values
                 best = int(value.argmax())
@@ -238,18 +262,17 @@ def diverse(
 
 
 def _recall(
-    directions: np.ndarray, order: np.ndarray, cosines: np.ndarray, threshold: float
+    directions: np.ndarray, certainty: np.ndarray, cosines: np.ndarray, threshold: float
 ) -> str:
-    """What share of the neighbors was found; `cosines` are in the order of certainty."""
-    sample = _sample(len(order))
-    exact = np.full(len(sample), -np.inf, np.float32)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    for block in _blocks(len(sample), len(order)):
-        found = directions[order[sample[block]]] @ directions.T
-        found[place >= sample[block, None]] = -np.inf
-        exact[block] = found.max(axis=1)
-    there = exact >= threshold
+    """What share of the more certain neighbors was found, in a sample."""
+    sample = _sample(len(cosines))
+    place = np.empty(len(cosines), np.int64)
+    place[np.argsort(-certainty, kind="stable")] = np.arange(len(cosines))
+    there = np.zeros(len(sample), bool)
+    for block in _blocks(len(sample), len(cosines)):
+        found = directions[sample[block]] @ directions.T
+        found[place >= place[sample[block], None]] = -np.inf
+        there[block] = found.max(axis=1) >= threshold
     hit = cosines[sample][there] >= threshold
     share = f"recall {hit.mean():.4f}" if there.any() else "no recall"
     return (
@@ -267,19 +290,12 @@ def _inverted_file(directions: np.ndarray) -> Any:
             f"{len(directions):,} rows: above {EXACT:,} neighbors are searched by faiss: "
             "pip install 'tfvmf[select]'"
         ) from error
-    lists = int(len(directions) ** 0.5)
-    width = directions.shape[1]
+    lists, width = int(len(directions) ** 0.5), directions.shape[1]
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
     index.cp.min_points_per_centroid, index.cp.max_points_per_centroid = 1, 64
     index.train(directions[_sample(len(directions), 64 * lists)])
     index.nprobe = min(_PROBES, lists)
     return index
-
-
-def _not_before(count: int) -> np.ndarray:
-    """Bools [count, count]: the column is the row itself or follows it."""
-    places = np.arange(count)
-    return places >= places[:, None]
 
 
 def _sample(count: int, most: int = _SAMPLE) -> np.ndarray:
@@ -292,20 +308,21 @@ def _blocks(count: int, width: int, what: str = "") -> Iterator[slice]:
     step = max(1, _CELLS // max(width, 1))
     bar = Progress(count, unit="row", description=what, brief=True) if what else None
     for start in range(0, count, step):
-        stop = min(start + step, count)
-        yield slice(start, stop)
+        yield slice(start, min(start + step, count))
         if bar:
-            bar.update(stop - start)
+            bar.update(min(step, count - start))
     if bar:
         bar.__exit__()
 
 
-def _largest(values: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k largest of each row in falling order, and their columns.
+def _exact(directions: np.ndarray, own: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k largest cosines of the rows `own` to all others in falling order, and their rows.
 
     They are in the k groups of columns with the largest maxima, or in the columns that are left.
     """
+    values = directions[own] @ directions.T
     size, count = values.shape
+    values[np.arange(size), own] = -np.inf
     groups = count // _GROUP
     columns = np.broadcast_to(np.arange(count), values.shape)
     if groups > k:

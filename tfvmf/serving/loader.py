@@ -160,6 +160,7 @@ def load(
     checkpoint: str | os.PathLike[str] = "",
     image_size: int | None = None,
     trust_model: bool = False,
+    levels: bool = False,
 ) -> EmbeddingModel:
     """Loads a trained model.
 
@@ -174,16 +175,25 @@ def load(
         trust_model: Load a SavedModel, be it the export or what a run's head was fitted to, even
             if it contains operations that could read or write files, use the network or run code.
             By default it is refused.
+        levels: Of a run, `embed` also gives `levels` [N, l], means and deviations of all maps.
+
+    Raises:
+        UserError: There is no model, or it is damaged, of another kind or not to be trusted.
     """
     path, checkpoint = find_model(model), os.fspath(checkpoint)
-    loaded = _open(path, checkpoint, image_size, trust_model)
+    loaded = _open(path, checkpoint, image_size, trust_model=trust_model, levels=levels)
     if path.parent == files.SHIPPED:
         loaded.card |= json.loads(read_text(path / SHIPPED_CARD) or "{}")
     return loaded
 
 
 def _open(
-    path: pathlib.Path, checkpoint: str, image_size: int | None, trust_model: bool
+    path: pathlib.Path,
+    checkpoint: str,
+    image_size: int | None,
+    *,
+    trust_model: bool,
+    levels: bool,
 ) -> EmbeddingModel:
     """The model at a path, whatever it is."""
     is_run = read_text(path / "config.json") is not None
@@ -197,8 +207,10 @@ def _open(
         raise UserError(f"checkpoint={checkpoint}: {path} is not a run directory")
     if image_size is not None and (path.suffix != ".keras" or image_size < 1):
         raise UserError(f"image_size={image_size}: only for .keras files, and at least 1")
+    if levels and not is_run:
+        raise UserError(f"levels: {path} is not a run directory, which alone gives them")
     if is_run:
-        return _open_run(path, checkpoint, trust_model)
+        return _open_run(path, checkpoint, trust_model=trust_model, levels=levels)
     if path.suffix == ".keras":
         return _open_keras(path, image_size)
     known = versions(path)
@@ -273,7 +285,9 @@ def versions(directory: pathlib.Path) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
-def _open_run(path: pathlib.Path, checkpoint: str, trust_model: bool) -> EmbeddingModel:
+def _open_run(
+    path: pathlib.Path, checkpoint: str, *, trust_model: bool, levels: bool
+) -> EmbeddingModel:
     config, method, step = load_run(path, checkpoint=checkpoint, trust_model=trust_model)
     card = run_card(config, method, step)
     if card["image_size"] is None:
@@ -284,7 +298,9 @@ def _open_run(path: pathlib.Path, checkpoint: str, trust_model: bool) -> Embeddi
     probe = posthoc.load_probe(path, step=step)
     card |= {"calibration": judge and judge.describe(), "classes": probe and probe.describe()}
     size = card["image_size"]
-    serve = signatures.build_signatures(method.encoder, image_size=size, judge=judge, probe=probe)
+    serve = signatures.build_signatures(
+        method.encoder, image_size=size, judge=judge, probe=probe, levels=levels
+    )
     return EmbeddingModel(path, card, arrays(serve["serving_default"]), encoder=method.encoder)
 
 

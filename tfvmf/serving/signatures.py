@@ -18,6 +18,7 @@ def build_signatures(
     image_size: int | None,
     judge: Judge | None = None,
     probe: LinearProbe | None = None,
+    levels: bool = False,
 ) -> dict[str, Callable[..., Outputs]]:
     """Builds the ways into an encoder as functions of tensors alone.
 
@@ -28,6 +29,7 @@ def build_signatures(
             they have, and there is no `serving_bytes`.
         judge: Adds `familiarity` and `confidence` float32 [N] and `accept` bool [N] to the outputs.
         probe: Adds `class`, a string, and `class_probability` float32, both [N].
+        levels: Adds `levels` [N, l] (`tfvmf.models.with_levels`), if the encoder has them.
 
     Returns:
         `serving_default`, of uint8 `images` [N, H, W, 3], and `serving_bytes`, of strings
@@ -43,7 +45,7 @@ def build_signatures(
             return {name: tf.identity(encoded[name]) for name in OUTPUTS}
 
         return {"serving_default": of_features}
-    outputs = _outputs(encoder, judge, probe)
+    outputs = _outputs(encoder, judge, probe, levels=levels)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
     def serving_default(images: tf.Tensor) -> Outputs:
@@ -82,22 +84,28 @@ def build_portable(
 
 
 def _outputs(
-    encoder: keras.Model, judge: Judge | None, probe: LinearProbe | None, *, portable: bool = False
+    encoder: keras.Model,
+    judge: Judge | None,
+    probe: LinearProbe | None,
+    *,
+    portable: bool = False,
+    levels: bool = False,
 ) -> Callable[[tf.Tensor], Outputs]:
     """A function of gray levels, float32 [N, S, S, 3]; N may be 0 unless it is `portable`."""
-    network = with_levels(encoder) if judge else encoder
+    network = with_levels(encoder) if judge or levels else encoder
+    names = [*OUTPUTS, *(["levels"] if levels and "levels" in network.output else [])]
     # One function, so that a graph holds its arrays once.
     judge_outputs = tf.function(judge, reduce_retracing=True) if judge else None
 
-    def outputs(levels: tf.Tensor) -> Outputs:
-        count, pixels = tf.shape(levels)[0], levels / 255.0
+    def outputs(gray: tf.Tensor) -> Outputs:
+        count, pixels = tf.shape(gray)[0], gray / 255.0
         if not portable:  # TensorFlow's fused convolution fails on no image: it gets a black one.
             pixels = tf.pad(pixels, [[0, tf.maximum(1 - count, 0)], [0, 0], [0, 0], [0, 0]])
         encoded = {
             name: tf.cast(value if portable else value[:count], tf.float32)
             for name, value in network(pixels, training=False).items()
         }
-        served = {name: encoded[name] for name in OUTPUTS}
+        served = {name: encoded[name] for name in names}
         served |= judge_outputs(encoded) if judge_outputs else {}
         return served | (probe(encoded["features"], index=portable) if probe else {})
 
