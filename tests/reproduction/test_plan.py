@@ -19,16 +19,16 @@ from tfvmf.reproduction.measure import MEASURES
 from tfvmf.reproduction.plan import Workspace, duration, make_plan
 from tfvmf.training import run_directory
 
-# Runs to train, members of an ensemble counted, and measurements.
+# Runs to train (members of an ensemble and heads counted) and measurements.
 SIZES = {
-    "table1": (5, 4),
-    "table2": (6, 3),
-    "table3": (4, 4),
+    "table1": (7, 7),
+    "table2": (9, 6),
+    "table3": (6, 11),
     "table4": (4, 4),
     "table5": (3, 3),
-    "pearson": (5, 4),
+    "pearson": (7, 7),
     "figure1": (1, 1),
-    "figure2": (1, 2),
+    "figure2": (2, 3),
     "figure3": (3, 3),
     "figure4": (3, 10),  # of five lines, each at two checkpoints
 }
@@ -44,10 +44,10 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(name, tmp_path, capsys):
     assert "budget tiny" in printed
     counted = [
         sum(int(each or 1) for each in re.findall(rf"(?:(\d+) x)? +{what}", printed))
-        for what in ("4 steps: to be trained", "20 images: to be measured")
+        for what in ("(?:4 steps|a head): to be trained", "20 images: to be measured")
     ]
     assert tuple(counted) == SIZES[name]
-    assert len(printed.splitlines()) < 16
+    assert len(printed.splitlines()) < 21
     assert f"Total: {duration(plan.seconds)}, estimated." in printed
     assert not list(tmp_path.iterdir())
 
@@ -169,21 +169,24 @@ def test_a_directory_may_be_a_string(tmp_path):
 def test_seconds_follow_what_was_measured(tmp_path):
     experiment, workspace = EXPERIMENTS["table3"], tiny_workspace(tmp_path)
     before = {run.label: run.seconds for run in make_plan(workspace, experiment).trainings}
-    assert before["simclr_vmf"] == before["byol_vmf"] == pytest.approx(4)
+    assert before["simclr_vmf"] == pytest.approx(4)
+    assert before["byol_vmf"] == pytest.approx(4 * 1.3)  # its target sees both views, too
     # BYOL took 2.6 s per step.
     place = workspace.run_directory("byol_vmf")
     run_directory.write_or_check_config(place, workspace.config("byol_vmf"), {"train_images": 1397})
     line = {"step": 2, "loss": 1.0, "images_per_second": 349 / 2.6}
     (place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     after = make_plan(workspace, experiment)
-    assert [run.seconds for run in after.trainings] == pytest.approx([4 * 2.6] * 4)
+    seconds = {run.label: run.seconds for run in after.trainings if not run.model}
+    assert seconds.pop("byol_vmf") == pytest.approx(4 * 2.6)
+    assert list(seconds.values()) == pytest.approx([8] * 4)
     # And a measurement twice as long as the budget says, which is then expected of the others.
     first, *others = after.measurements
     assert first.seconds == pytest.approx(first.passes / 1000)
     first.keep({}, seconds=2 * first.seconds)
     again = make_plan(workspace, experiment).measurements
     assert again[1].seconds == pytest.approx(2 * others[0].seconds)
-    # Another run of the same kind is expected to take as long, not the median.
+    # Another run of the same kind is expected to take as long, others as the median.
     other = workspace.run_directory("swav_vmf")
     run_directory.write_or_check_config(other, workspace.config("swav_vmf"), {"train_images": 1397})
     (other / "metrics.jsonl").write_text(json.dumps({**line, "images_per_second": 349.0}) + "\n")

@@ -17,6 +17,7 @@ from tfvmf.methods.simclr import SimCLR
 from tfvmf.methods.simsiam import SimSiam
 from tfvmf.methods.supervised import Supervised
 from tfvmf.methods.swav import SwAV
+from tfvmf.methods.vi_simsiam import VISimSiam
 
 __all__ = [
     "METHODS",
@@ -44,6 +45,7 @@ METHODS: Registry[type[Method]] = Registry(
     swav=plain(SwAV),
     swav_vmf=SwAV,
     mc_infonce=MCInfoNCE,
+    vi_simsiam=VISimSiam,
     supervised=Supervised,
     fit_kappa="tfvmf.posthoc.method:FitKappa",
 )
