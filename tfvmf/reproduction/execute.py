@@ -12,31 +12,17 @@ from tfvmf import evaluation, posthoc, training
 from tfvmf.data.sources import parse
 from tfvmf.files import write_json
 from tfvmf.reproduction import measure, reports
+from tfvmf.reproduction import plan as plan_of
 from tfvmf.reproduction.experiments import named
-from tfvmf.reproduction.plan import (
-    FITTED,
-    NUM_VIEWS,
-    Measurement,
-    Training,
-    Workspace,
-    duration,
-    make_plan,
-)
+from tfvmf.reproduction.plan import Measurement, Training, Workspace, duration, make_plan
 from tfvmf.training import checkpoints, run_directory
 
 
 def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list[reports.Written]:
-    """Makes a table or figure of the paper.
+    """Makes a table or figure of the paper, or `all`; returns what was written of each.
 
-    When called again it continues where it stopped: finished runs and measurements are reused.
-
-    Args:
-        name: One of `EXPERIMENTS`, or `all`.
-        workspace: Budget, directory and choices.
-        dry_run: Only print the plan, and check that the data are there.
-
-    Returns:
-        What was written, of each experiment.
+    When called again it continues where it stopped: finished runs and measurements are reused. A
+    dry run only prints the plan, and checks that the data are there.
 
     Raises:
         UserError: Something the user can fix.
@@ -57,18 +43,14 @@ def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list
             if experiment.name not in written:
                 items = make_plan(workspace, experiment).measurements
                 if all(item.done for item in items):
-                    found = reports.Results.of_seeds(items, workspace)
+                    found = reports.of_seeds(items, workspace)
                     written[experiment.name] = reports.write(experiment, workspace, found)
         plan = make_plan(workspace, *experiments)
         left = [run for run in plan.trainings if not run.done]
         if not left:
             return list(written.values())
-        number = 1 + len(plan.trainings) - len(left)
-        remaining = duration(plan.seconds)
-        print(
-            f"\nrun {number} of {len(plan.trainings)}, {remaining} left: {left[0].label}",
-            flush=True,
-        )
+        place = f"run {1 + len(plan.trainings) - len(left)} of {len(plan.trainings)}"
+        print(f"\n{place}, {duration(plan.seconds)} left: {left[0].label}", flush=True)
         _train(left[0])
 
 
@@ -77,7 +59,7 @@ def _train(run: Training) -> None:
     if run.model:
         changes = {"data.data_dir": run.config.data.data_dir}
         posthoc.fit_kappa(run.model, run.directory, config=run.config, changes=changes)
-        write_json(run.directory / FITTED, {"model": run.model})
+        write_json(run.directory / plan_of.FITTED, {"model": run.model})
     else:
         training.train(run.config, run.directory)
     _forget()
@@ -113,10 +95,7 @@ def measure_missing(measurements: Iterable[Measurement]) -> None:
         print(f"\nmeasurement {number} of {len(missing)}, {left} left: {item.label}", flush=True)
         clock = time.perf_counter()
         workspace, task = item.workspace, item.task
-        places: dict[str, Any] = {
-            "data_dir": workspace.data_dir,
-            "max_pixels": workspace.max_pixels,
-        }
+        places: Any = {"data_dir": workspace.data_dir, "max_pixels": workspace.max_pixels}
         head = bool(workspace.runs[task.run].head_of)  # is measured as it is
         checkpoint = checkpoints.directory(item.directory) / f"step-{item.step}"
         if subject is None or subject.workdir != item.directory:
@@ -132,7 +111,7 @@ def measure_missing(measurements: Iterable[Measurement]) -> None:
         options = evaluation.Options(
             max_images=workspace.images,
             num_passes=workspace.budget.num_passes,
-            num_views=NUM_VIEWS,
+            num_views=plan_of.NUM_VIEWS,
             ood_sources=[*map(workspace.source, workspace.others(workspace.runs[task.run].images))],
         )
         if task.supervised:

@@ -9,6 +9,7 @@ is answered at once.
 
 import dataclasses
 import importlib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -240,8 +241,8 @@ def named(name: str) -> list["Experiment"]:
 def sources(name: str, budget: Budget) -> list[str]:
     """The data sources that an experiment needs; stand-ins, which need no download, are not."""
     tasks = [task for experiment in named(name) for task in experiment.tasks(budget)]
-    found = [all_runs(budget)[task.run].images.source for task in tasks]
-    return list(dict.fromkeys(filter(None, found)))
+    runs = all_runs(budget)
+    return list(dict.fromkeys(filter(None, (runs[task.run].images.source for task in tasks))))
 
 
 def own_run(budget: Budget, images: ImageSet) -> str:
@@ -298,54 +299,50 @@ def _frameworks(_: Budget) -> list[Task]:
     return tasks + [Task(run, "accuracy") for run in (*FRAMEWORKS.values(), "vi_simsiam")]
 
 
-def _varied(budget: Budget, setting: str) -> list[Task]:
-    return _corruption(varied_runs(budget, setting).values())
-
-
 def _out_of_distribution(budget: Budget) -> list[Task]:
-    own = [(own_run(budget, images), supervised_run(images)) for images in budget.sets]
-    return [
-        *(Task(run, "ood", supervised=supervised) for run, supervised in own),
-        *(Task(f"{run}-kappa", "ood") for run, _ in own),
-    ]
+    runs = {own_run(budget, images): supervised_run(images) for images in budget.sets}
+    tasks = [Task(run, "ood", supervised=supervised) for run, supervised in runs.items()]
+    return tasks + [Task(f"{run}-kappa", "ood") for run in runs]
+
+
+def _failures(_: Budget) -> list[Task]:
+    kinds = {"simclr_vmf": ("examples", "failure"), "simclr_vmf-kappa": ("failure",)}
+    return [Task(run, kind) for run in kinds for kind in kinds[run]]
 
 
 def _along_training(_: Budget) -> list[Task]:
-    return [
-        Task("simclr", "accuracy", first_member=True, every_checkpoint=True),
-        *(
-            Task(run, kind, every_checkpoint=True)
-            for kind in ("accuracy", "corruption")
-            for run in ("simclr_vmf", "mc_infonce")
-        ),
-    ]
+    pairs = itertools.product(("accuracy", "corruption"), ("simclr_vmf", "mc_infonce"))
+    first = Task("simclr", "accuracy", first_member=True, every_checkpoint=True)
+    return [first, *(Task(run, kind, every_checkpoint=True) for kind, run in pairs)]
 
 
+def _varied(setting: str) -> Callable[[Budget], list[Task]]:
+    return lambda budget: _corruption(varied_runs(budget, setting).values())
+
+
+_MEAN = "mean Spearman correlation of kappa with severity"
 _TITLES = {
     "table1": "Table 1: Spearman correlation of uncertainty with the severity of corruption",
     "table2": "Table 2: AUROC of out-of-distribution detection",
-    "table3": "Table 3: mean Spearman correlation of kappa with severity, by framework",
-    "table4": "Table 4: mean Spearman correlation of kappa with severity, by dimension",
-    "table5": "Appendix, network complexity: mean Spearman correlation of kappa with severity",
+    "table3": f"Table 3: {_MEAN}, by framework",
+    "table4": f"Table 4: {_MEAN}, by dimension",
+    "table5": f"Appendix, network complexity: {_MEAN}",
     "pearson": "Appendix, Table 1 with Pearson's correlation",
     "figure1": "Figure 1: the vMF distribution at growing kappa, and at a trained encoder's",
     "figure2": "Figure 2: kappa of images, of corrupted images (A) and of failures (B)",
     "figure3": "Figure 3: Spearman correlation of kappa with severity under further augmentations",
     "figure4": "Figure 4: accuracy and mean Spearman correlation along training",
 }
-_TASKS: dict[str, Callable[[Budget], list[Task]]] = {
-    "table1": _baselines,
-    "table2": _out_of_distribution,
-    "table3": _frameworks,
-    "table4": lambda budget: _varied(budget, "model.dimension"),
-    "table5": lambda budget: _varied(budget, "model.backbone"),
-    "pearson": _baselines,
-    "figure1": lambda _: [Task("simclr_vmf", "spread")],
-    "figure2": lambda _: [
-        Task("simclr_vmf", "examples"),
-        *(Task(run, "failure") for run in ("simclr_vmf", "simclr_vmf-kappa")),
-    ],
-    "figure3": lambda _: _corruption(AUGMENTATIONS),
-    "figure4": _along_training,
+_TASKS: tuple[Callable[[Budget], list[Task]], ...] = (
+    *(_baselines, _out_of_distribution, _frameworks),
+    *map(_varied, VARIED),
+    _baselines,
+    lambda _: [Task("simclr_vmf", "spread")],
+    _failures,
+    lambda _: _corruption(AUGMENTATIONS),
+    _along_training,
+)
+EXPERIMENTS = {
+    name: Experiment(name, title, tasks)
+    for (name, title), tasks in zip(_TITLES.items(), _TASKS, strict=True)
 }
-EXPERIMENTS = {name: Experiment(name, title, _TASKS[name]) for name, title in _TITLES.items()}

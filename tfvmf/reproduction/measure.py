@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 from scipy.stats import rankdata
+from sklearn.datasets import load_sample_images
 
 from tfvmf import data, neighbors
 from tfvmf.data import Source
@@ -255,19 +256,14 @@ def digits_turned(split: str, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 def photo_patches(split: str, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Patches at random places of a photograph of a temple and one of a flower, likewise."""
-    from sklearn.datasets import load_sample_images
-
     photos = load_sample_images().images
     count, seed = (1400, 0) if split == "train" else (400, 1)
-    draws = np.random.default_rng(seed)
-    labels = np.arange(count) % len(photos)
-    patches = []
+    draws, labels, patches = np.random.default_rng(seed), np.arange(count) % len(photos), []
     for label in labels:
         height, width, _ = photos[label].shape
         border = 3 * width // 4
         left, right = (0, border) if split == "train" else (border, width)
-        y = draws.integers(0, height - PATCH + 1)
-        x = draws.integers(left, right - PATCH + 1)
+        y, x = (draws.integers(a, b - PATCH + 1) for a, b in ((0, height), (left, right)))
         patches.append(resize_image(photos[label][y : y + PATCH, x : x + PATCH], size))
     return np.stack(patches), labels
 

@@ -17,15 +17,7 @@ from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, frost_source
 from tfvmf.errors import UserError
 from tfvmf.files import fingerprint, read_text, write_json
 from tfvmf.methods import METHODS
-from tfvmf.reproduction.experiments import (
-    REFERENCE,
-    Budget,
-    Experiment,
-    ImageSet,
-    Run,
-    Task,
-    all_runs,
-)
+from tfvmf.reproduction.experiments import REFERENCE, Budget, Experiment, ImageSet, Task, all_runs
 from tfvmf.training import checkpoints, read_metrics, run_directory
 from tfvmf.training.loop import alone
 
@@ -64,9 +56,14 @@ class Workspace:
         return min(self.max_images or self.budget.max_images, self.budget.sets[0].test_images)
 
     @functools.cached_property
-    def runs(self) -> dict[str, Run]:
+    def runs(self) -> dict[str, Any]:
         """All runs by name."""
         return all_runs(self.budget)
+
+    @property
+    def mark(self) -> str:
+        """What tells the items of several seeds apart in a plan."""
+        return f", seed {self.seed}" if self.seeds > 1 else ""
 
     def repetitions(self) -> "list[Workspace]":
         """This workspace for each of its seeds."""
@@ -96,8 +93,9 @@ class Workspace:
         for name in filter(None, names):
             config = self.config(name)
             config.data.source = self.runs[name].images.name  # not the place of a stand-in
-            if name == REFERENCE and pathlib.Path(self.reference).expanduser().exists():
-                config.fit_kappa.model = fingerprint(pathlib.Path(self.reference).expanduser())
+            given = pathlib.Path(self.reference).expanduser()
+            if name == REFERENCE:
+                config.fit_kappa.model = fingerprint(given) if given.exists() else self.reference
             flat = flatten(config).items()
             free = (*run_directory.MAY_DIFFER, "name", "checkpoint.keep", "log_every_steps")
             settings.append({k: v for k, v in flat if k not in free and v != usual[k]})
@@ -154,7 +152,7 @@ class Training:
     directory: pathlib.Path
     config: ml_collections.ConfigDict
     step: int  # done so far
-    total_steps: int
+    total_steps: int  # of a head 1
     seconds: float  # left, estimated
     model: str = ""  # what a head is fitted to
 
@@ -163,25 +161,13 @@ class Training:
         """Whether nothing is left to train."""
         return self.step >= self.total_steps
 
-    @property
-    def amount(self) -> str:
-        """How much there is to do in all."""
-        return "a head" if self.model else f"{self.total_steps:,} steps"
-
-    @property
-    def state(self) -> str:
-        """What is left, while something is."""
-        return f"continues from step {self.step:,}" if self.step else "to be trained"
-
     def checkpoint_steps(self) -> list[int]:
         """Steps of the regular checkpoints: those that will be written or, once done, exist."""
         steps_per_epoch = self.total_steps // self.config.epochs
         every = max(1, round(self.config.checkpoint.every_epochs * steps_per_epoch))
         planned = sorted({*range(every, self.total_steps + 1, every), self.total_steps})
-        if not self.done:
-            return planned
         kept = {checkpoints.step_of(path) for path in checkpoints.paths(self.directory)}
-        return [step for step in planned if step in kept]
+        return [step for step in planned if step in kept] if self.done else planned
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,12 +187,11 @@ class Measurement:
     passes: int  # of one image through the network
     seconds: float  # estimated
     ready: bool  # whether all runs that it needs are trained
-    state = "to be measured"
 
     @property
-    def amount(self) -> str:
-        """How much there is to do in all."""
-        return f"{self.key['images']:,} images"
+    def done(self) -> bool:
+        """Whether a result with this key is kept."""
+        return self.read() is not None
 
     @property
     def paths(self) -> list[pathlib.Path]:
@@ -218,11 +203,6 @@ class Measurement:
             name = f"{task.kind}-{task.run}-{self.step}-{settings}.json"
             paths.append(pathlib.Path(workspace.results).expanduser() / name)
         return paths
-
-    @property
-    def done(self) -> bool:
-        """Whether a result with this key is kept."""
-        return self.read() is not None
 
     def read(self) -> dict[str, Any] | None:
         """The kept result, or None if there is none with this key."""
@@ -246,26 +226,30 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Estimated time left; NaN if it is unknown."""
-        return sum(item.seconds for item in self._items() if not item.done)
-
-    def _items(self) -> list[Training | Measurement]:
-        return [*self.trainings, *self.measurements]
+        items: list[Training | Measurement] = [*self.trainings, *self.measurements]
+        return sum(item.seconds for item in items if not item.done)
 
     def lines(self) -> Iterator[str]:
         """The plan as text: one line for all checkpoints, members and seeds of a run."""
-        groups: dict[tuple[str, str], list[Training | Measurement]] = {}
-        for item in self._items():
-            verb = "train" if isinstance(item, Training) else "measure"
-            groups.setdefault((verb, item.label.partition(",")[0]), []).append(item)
-        width = max(len(label) for _, label in groups)
-        for (verb, label), items in groups.items():
+        groups: dict[tuple[str, str, str], list[Training | Measurement]] = {}
+        for run in self.trainings:
+            amount = "a head" if run.model else f"{run.total_steps:,} steps"
+            groups.setdefault(("train", run.label.partition(",")[0], amount), []).append(run)
+        for each in self.measurements:
+            amount = f"{each.key['images']:,} images"
+            groups.setdefault(("measure", each.label.partition(",")[0], amount), []).append(each)
+        width = max(len(label) for _, label, _ in groups)
+        for (verb, label, amount), items in groups.items():
             left = [item for item in items if not item.done]
             some = f"{len(left)} of " if 0 < len(left) < len(items) else ""
             times = f"{some}{len(items)} x" if len(items) > 1 else ""
             state = "done, reused"
             if left:
-                state = f"{left[0].state}, {duration(sum(item.seconds for item in left))}"
-            yield f"  {verb:8} {label:{width}} {times:>5}{items[0].amount:>14}: {state}"
+                begun = verb == "train" and left[0].step
+                state = "to be trained" if verb == "train" else "to be measured"
+                state = f"continues from step {left[0].step:,}" if begun else state
+                state += f", {duration(sum(item.seconds for item in left))}"
+            yield f"  {verb:8} {label:{width}} {times:>5}{amount:>14}: {state}"
         note = ""
         if math.isnan(self.seconds):
             note = (
@@ -344,64 +328,46 @@ def _trainings(
     rates: _Rates,
     name: str,
     known: dict[pathlib.Path, Training],
-    first_member: bool,
-) -> Iterator[Training]:
+    first_member: bool = False,
+) -> list[Training]:
     """The trainings of a run: one, or one per member of an ensemble (or only the first).
 
-    `known` has those that were looked at before, and gets the new ones.
+    Of a head that is not done, also those of its encoder, after it. `known` has those that were
+    looked at before, and gets the new ones.
     """
     run, config, place = workspace.runs[name], workspace.config(name), workspace.run_directory(name)
-    if run.head_of:
-        yield from _head(workspace, rates, name, known)
-        return
-    seed = f", seed {workspace.seed}" if workspace.seeds > 1 else ""
-    parts = [(f"{name}{seed}", place, config)]
+    parts = [(name, place, config)]
     if run.num_members > 1:
+        members = range(1 if first_member else run.num_members)
         parts = [
-            (f"{name}, member {1 + n}{seed}", run_directory.member(place, n), each)
-            for n in range(1 if first_member else run.num_members)
-            for each in [alone(config, seed=config.seed + n)]
+            (f"{name}, member {1 + n}", run_directory.member(place, n), each)
+            for n, each in ((n, alone(config, seed=config.seed + n)) for n in members)
         ]
+    fitted, model, base = (place / FITTED).exists(), "", list[Training]()
+    if run.head_of:
+        model = workspace.reference
+        if name != REFERENCE:
+            model = str(workspace.run_directory(run.head_of).resolve())
+            base = [] if fitted else _trainings(workspace, rates, run.head_of, known)
     for label, directory, settings in parts:
-        if directory not in known:
-            images, kept = run.images.train_images, settings.data.reserve
+        if directory in known:
+            continue
+        images, kept = run.images.train_images, settings.data.reserve
+        if model:
+            total, step, seconds = 1, int(fitted), _VIEWS * images / rates.measuring
+        else:
             images -= round(kept if kept >= 1 else kept * images)
             if read_text(directory / "config.json") is not None:
                 images = run_directory.check(directory, settings).get("train_images", images)
             total = settings.epochs * (images // settings.batch_size)
             newest = checkpoints.latest(directory)
             step = checkpoints.step_of(newest) if newest else 0
-            known[directory] = Training(
-                label=label,
-                directory=directory,
-                config=settings,
-                step=step,
-                total_steps=total,
-                seconds=(total - step) * settings.batch_size / rates.training(settings),
-            )
-        yield known[directory]
-
-
-def _head(
-    workspace: Workspace, rates: _Rates, name: str, known: dict[pathlib.Path, Training]
-) -> Iterator[Training]:
-    """A head, which counts as one step, and after it what it is fitted to."""
-    run, place = workspace.runs[name], workspace.run_directory(name)
-    model, base, done = workspace.reference, list[Training](), (place / FITTED).exists()
-    if name != REFERENCE:
-        model = str(workspace.run_directory(run.head_of))
-        base = [] if done else list(_trainings(workspace, rates, run.head_of, known, False))
-    seed = f", seed {workspace.seed}" if workspace.seeds > 1 else ""
-    known[place] = Training(
-        label=f"{name}{seed}",
-        directory=place,
-        config=workspace.config(name),
-        step=int(done),
-        total_steps=1,
-        seconds=_VIEWS * run.images.train_images / rates.measuring,
-        model=model,
-    )
-    yield from (known[place], *base)
+            seconds = (total - step) * settings.batch_size / rates.training(settings)
+        known[directory] = Training(
+            label=f"{label}{workspace.mark}", directory=directory, config=settings, step=step,
+            total_steps=total, seconds=seconds, model=model,
+        )  # fmt: skip
+    return [*(known[directory] for _, directory, _ in parts), *base]
 
 
 def _measurements(
@@ -413,12 +379,11 @@ def _measurements(
     """
     run = used[0]
     score, passes = _effort(workspace, task)
-    seed = f", seed {workspace.seed}" if workspace.seeds > 1 else ""
     for step in run.checkpoint_steps() if task.every_checkpoint else [run.total_steps]:
         place = f", step {step:,}" if task.every_checkpoint else ""
         yield Measurement(
             task=task,
-            label=f"{task.kind} of {task.run}{place}{seed}",
+            label=f"{task.kind} of {task.run}{place}{workspace.mark}",
             workspace=workspace,
             directory=run.directory if task.first_member else workspace.run_directory(task.run),
             step=step,

@@ -33,35 +33,34 @@ class Results:
     """The results of all measurements of one seed; of runs that were not repeated, the first's."""
 
     def __init__(self, measurements: Iterable[Measurement], first: "Results | None" = None) -> None:
-        self._found: dict[tuple[str, str], list[tuple[float, dict[str, Any]]]] = {}
-        found = dict[tuple[str, str], list[tuple[float, dict[str, Any]]]]()
+        found: dict[tuple[str, str], list[tuple[float, dict[str, Any]]]] = {}
         for item in sorted(measurements, key=lambda item: item.step):
             result = item.read()
             if result is None:
                 raise ValueError(f"{item.label} was not measured")
             found.setdefault((item.task.run, item.task.kind), []).append((item.epoch, result))
-        self._found = {**(first._found if first else {}), **found}
-
-    @classmethod
-    def of_seeds(cls, items: Sequence[Measurement], workspace: Workspace) -> "list[Results]":
-        """The results of each seed of a workspace."""
-        found: list[Results] = []
-        for each in workspace.repetitions():
-            own = [item for item in items if item.workspace == each]
-            found.append(cls(own, found[0] if found else None))
-        return found
+        self._found: dict[tuple[str, str], Any] = (first._found if first else {}) | found
 
     def __call__(self, run: str, kind: str) -> dict[str, Any]:
         """The result at the end of a run."""
-        return self._found[run, kind][-1][1]
+        return self.along(run, kind)[-1][1]
 
     def get(self, run: str, kind: str) -> dict[str, Any] | None:
         """The same, or None if it was not measured."""
-        return self._found[run, kind][-1][1] if (run, kind) in self._found else None
+        return self(run, kind) if (run, kind) in self._found else None
 
     def along(self, run: str, kind: str) -> list[tuple[float, dict[str, Any]]]:
         """The results along a run: (epoch, result) pairs, the earliest first."""
         return self._found[run, kind]
+
+
+def of_seeds(items: Sequence[Measurement], workspace: Workspace) -> list[Results]:
+    """The results of each seed of a workspace."""
+    found: list[Results] = []
+    for each in workspace.repetitions():
+        own = [item for item in items if item.workspace == each]
+        found.append(Results(own, found[0] if found else None))
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,28 +131,23 @@ def _combine(tables: Sequence[Table]) -> tuple[Table, Table]:
     There a column whose numbers differ between seeds is followed by a column `<title>, sd`.
     """
     first = tables[0]
-    if len(tables) == 1:
-        return first, first
-    seeds = [list(zip(*table.rows, *table.footer, strict=True)) for table in tables]
-    shown: list[list[Cell]] = []
+    lines = zip(*([*table.rows, *table.footer] for table in tables), strict=True)
+    cells = [[_spread(values) for values in zip(*rows, strict=True)] for rows in lines]
+    form, count, columns = first.form, len(first.rows), list(zip(*cells, strict=True))
+    shown = [
+        [mean if sd is None else f"{mean:{form}} ± {sd:{form}}" for mean, sd in row]
+        for row in cells
+    ]
+    sides = "".join("l" if any(isinstance(m, str) for m, _ in each) else "r" for each in columns)
     numbers: dict[str, list[Cell]] = {}
-    sides = ""
-    for title, *columns in zip(first.columns, *seeds, strict=True):
-        cells = [_spread(values) for values in zip(*columns, strict=False)]
-        form = first.form
-        texts = [m if sd is None else f"{m:{form}} ± {sd:{form}}" for m, sd in cells]
-        shown.append(texts)
-        numbers[title] = [mean for mean, _ in cells]
-        if any(sd is not None for _, sd in cells):
-            numbers[f"{title}, sd"] = [sd for _, sd in cells]
-        sides += "l" if any(isinstance(mean, str) for mean, _ in cells) else "r"
-    rows, all_numbers = (list(zip(*each, strict=True)) for each in (shown, numbers.values()))
-    n = len(first.rows)
+    for title, each in zip(first.columns, columns, strict=True):
+        numbers[title] = [mean for mean, _ in each]
+        if any(sd is not None for _, sd in each):
+            numbers[f"{title}, sd"] = [sd for _, sd in each]
+    rows = list(zip(*numbers.values(), strict=True))
     return (
-        dataclasses.replace(first, rows=rows[:n], footer=rows[n:], align=sides),
-        dataclasses.replace(
-            first, columns=[*numbers], rows=all_numbers[:n], footer=all_numbers[n:]
-        ),
+        dataclasses.replace(first, rows=shown[:count], footer=shown[count:], align=sides),
+        dataclasses.replace(first, columns=[*numbers], rows=rows[:count], footer=rows[count:]),
     )
 
 
@@ -182,12 +176,6 @@ def _beside(values: Mapping[str, Any]) -> list[Cell]:
     return [*(values[key] for key in _BESIDE.values()), *values["interval"]]
 
 
-def _score(results: Results, run: str, kind: str, score: str) -> Mapping[str, Any] | None:
-    """What was measured of a score ("": the run's own), or None."""
-    found = results.get(run, kind)
-    return found.get("scores", {}).get(score) if found and score else found
-
-
 def baselines(
     kind: str, printed: dict[str, dict[str, float]], workspace: Workspace, results: Results
 ) -> Report:
@@ -196,7 +184,9 @@ def baselines(
     found: dict[str, Mapping[str, Any] | None] = {
         title: results(run, "corruption") for run, (title, _) in experiments.BASELINES.items()
     }
-    found |= {title: _score(results, *key) for key, title in experiments.FURTHER.items()}
+    for (run, measured, score), title in experiments.FURTHER.items():
+        result = results.get(run, measured)
+        found[title] = result["scores"].get(score) if result and score else result
     columns: dict[str, Mapping[str, float]] = {}
     panels, means = {}, list[list[Cell]]()
     images: list[list[Cell]] = []
@@ -225,7 +215,7 @@ def baselines(
         "fall.",
         f"Ensembles have {budget.num_members} members with different seeds; dropout has a rate of "
         f"{budget.dropout} and {budget.num_passes} passes. The paper gives neither number.",
-        "Not in the paper: the wide head (`tfvmf fit-kappa`) on the encoder of SimCLR + vMF, with "
+        "Not in the paper: the wide head (tfvmf fit-kappa) on the encoder of SimCLR + vMF, with "
         "familiarity and confidence; VI-SimSiam (arXiv 2203.11437); three controls of that "
         "encoder, the length of the features, the measured agreement of views and a linear probe's "
         "maximum softmax, which sees labels; the wide head on a pretrained encoder "
@@ -288,7 +278,7 @@ def out_of_distribution(workspace: Workspace, results: Results) -> Report:
         f"supervised run; kappa is of a run without labels. {sets}.",
         "Not in the paper: SSD, the Mahalanobis distance in that run's features of unit length; a "
         "linear probe's maximum softmax, which sees labels; feature norm; the measured agreement "
-        "of views; kappa, familiarity and confidence of the wide head (`tfvmf fit-kappa`) on it.",
+        "of views; kappa, familiarity and confidence of the wide head (tfvmf fit-kappa) on it.",
         f"Trained: {'; '.join(trained)}.",
     ]
     if not budget.is_papers:
@@ -332,14 +322,10 @@ def means(
     series = {"": {"tfvmf": ("tfvmf", BLUE)}}
     draw = _bars(workspace, [str(row[0]) for row in rows], series, "mean Spearman correlation")
     notes = [f"{_BESIDE_NOTE} Correlations should be negative."]
-    if any(workspace.config(run).model.backbone != _backbone(workspace) for run in chosen.values()):
+    if first == "network":
         notes.append(f"Trained: {'; '.join(_trained(workspace, run) for run in chosen.values())}.")
     columns = [first, "tfvmf", "paper", *_BESIDE_TITLES, *(["k-NN accuracy"] if known else [])]
     return Report(Table(columns=columns, rows=rows), notes, draw)
-
-
-def _backbone(workspace: Workspace) -> str:
-    return workspace.budget.base_config().model.backbone
 
 
 def distributions(_: Workspace, results: Results) -> Report:
