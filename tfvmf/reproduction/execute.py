@@ -38,6 +38,7 @@ def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list
         return []
     written: dict[str, reports.Written] = {}
     while True:
+        plan = make_plan(workspace, *experiments)
         measure_missing(item for item in plan.measurements if item.ready)
         for experiment in experiments:
             if experiment.name not in written:
@@ -45,7 +46,6 @@ def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list
                 if all(item.done for item in items):
                     found = reports.of_seeds(items, workspace)
                     written[experiment.name] = reports.write(experiment, workspace, found)
-        plan = make_plan(workspace, *experiments)
         left = [run for run in plan.trainings if not run.done]
         if not left:
             return list(written.values())

@@ -85,7 +85,8 @@ def draw_bars(
         axes[-1].set_xticks(places, labels, rotation=40, ha="right")
     else:
         values = [f"\n{value:.3f}" if most == 1 else "" for value in heights]
-        axes[-1].set_xticks(places, [a + b for a, b in zip(labels, values, strict=True)])
+        texts = [a + b for a, b in zip(labels, values, strict=True)]
+        axes[-1].set_xticks(places, texts, fontsize=9 if len(labels) < 6 else 8)
     figure.supylabel(axis_label, fontsize=9)
     pairs = [zip(*axis.get_legend_handles_labels(), strict=True) for axis in axes]
     once = {name: handle for handle, name in itertools.chain(*pairs)}  # each name once

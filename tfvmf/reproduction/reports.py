@@ -320,7 +320,8 @@ def means(
         if known:
             rows[-1].append(accuracy["knn"] if accuracy else None)
     series = {"": {"tfvmf": ("tfvmf", BLUE)}}
-    draw = _bars(workspace, [str(row[0]) for row in rows], series, "mean Spearman correlation")
+    labels = [str(row[0]).replace(", ", ",\n") for row in rows]
+    draw = _bars(workspace, labels, series, "mean Spearman correlation")
     notes = [f"{_BESIDE_NOTE} Correlations should be negative."]
     if first == "network":
         notes.append(f"Trained: {'; '.join(_trained(workspace, run) for run in chosen.values())}.")
