@@ -106,9 +106,6 @@ DIGITS = Budget(
     measuring=3500.0,
 )
 
-# SimSiam and its relatives take small steps toward a target that moves with them.
-_WITHOUT_NEGATIVES = {"optimizer.learning_rate": 0.02}
-
 CPU = Budget(
     name="cpu",
     config="cifar10_cpu",  # network, size of views and optimizer; losses and views are the paper's
@@ -123,7 +120,6 @@ CPU = Budget(
         "checkpoint.every_epochs": 2.0,
         "checkpoint.keep": 18,
     },
-    methods=dict.fromkeys(("simsiam_vmf", "byol_vmf", "vi_simsiam"), _WITHOUT_NEGATIVES),
     networks={"epochs": 3, "checkpoint.every_epochs": 1.0},
     max_images=2_000,
     num_members=3,
