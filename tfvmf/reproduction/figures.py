@@ -69,7 +69,8 @@ def draw_bars(
         share = 0.8 / len(series)
         for number, (column, (name, color)) in enumerate(series.items()):
             shifted = places + (number - (len(series) - 1) / 2) * share
-            heights, errors = columns[column], columns.get(f"{column}, sd")
+            heights, spread = columns[column], columns.get(f"{column}, sd")
+            errors = np.array(spread, float) if spread else None  # NaN: was not repeated
             look = {"width": 0.9 * share, "color": color, "label": name, "capsize": 2}
             axis.bar(shifted, heights, yerr=errors, ecolor="#333333", **look)
             printed = columns.get(f"paper: {column}", columns.get("paper")) if paper else None
