@@ -70,7 +70,7 @@ def _check_data(workspace: Workspace, trainings: Iterable[Training], *, dry_run:
 
     In a dry run it writes nothing, and looks at the first image of a data set of TFDS only.
     """
-    wanted = {run.config.data.source: run.config for run in trainings}
+    wanted = {run.config.data.source: run.config for run in trainings if not run.model}
     for images in workspace.budget.sets:
         config = wanted.get(workspace.source(images))
         if config and not images.source:

@@ -8,16 +8,15 @@ the right quarter of the photographs, training patches from the rest: no pixel i
 
 import base64
 import dataclasses
-import io
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 from scipy.stats import rankdata
 from sklearn.datasets import load_sample_images
+from sklearn.preprocessing import normalize
 
 from tfvmf import data, neighbors
 from tfvmf.data import Source
@@ -137,12 +136,12 @@ def out_of_distribution(subject: Subject, options: Options) -> dict[str, Any]:
     the run itself are its own, F_res is of the supervised run.
     """
     results = SUITES["ood"](subject, options)
-    train = unit(subject.embed(subject.train)["features"])
+    train = normalize(subject.embed(subject.train)["features"])
     ssd = mahalanobis(train, np.zeros(len(train), int))
 
     def scores(source: Source) -> dict[str, np.ndarray]:
         features = subject.embed(source)["features"]
-        return {**_uncertainties(subject, source, options), "ssd": ssd(unit(features))}
+        return {**_uncertainties(subject, source, options), "ssd": ssd(normalize(features))}
 
     familiar, auroc = scores(subject.test), []
     for name, source in foreign_sources(subject, options).items():
@@ -163,11 +162,6 @@ def _uncertainties(subject: Subject, source: Source, options: Options) -> dict[s
         found[name] = SCORES[name].uncertainty(values)
     views = dataclasses.replace(options, scores=("agreement",))
     return {**found, "agreement": -subject.measure(source, views)["agreement"]}
-
-
-def unit(features: np.ndarray) -> np.ndarray:
-    """Rows [N, F] of unit length."""
-    return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
 
 
 def examples(subject: Subject, options: Options) -> dict[str, Any]:
@@ -221,14 +215,13 @@ def spread(subject: Subject, options: Options) -> dict[str, Any]:
 
 def _shown(images: np.ndarray, kappa: np.ndarray) -> dict[str, Any]:
     """Images uint8 [N, H, W, 3] as the text of one PNG, one below the other, and their kappas."""
-    file = io.BytesIO()
-    Image.fromarray(np.concatenate(images)).save(file, format="PNG")
-    return {"images": base64.b64encode(file.getvalue()).decode(), "kappa": _rounded(kappa)}
+    png = tf.io.encode_png(np.concatenate(images)).numpy()
+    return {"images": base64.b64encode(png).decode(), "kappa": _rounded(kappa)}
 
 
 def read_images(shown: Mapping[str, Any]) -> np.ndarray:
     """The images uint8 [N, H, W, 3] of what `_shown` made."""
-    strip = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown["images"]))))
+    strip = tf.io.decode_png(base64.b64decode(shown["images"])).numpy()
     return strip.reshape(len(shown["kappa"]), -1, *strip.shape[1:])
 
 
