@@ -9,7 +9,7 @@ the right quarter of the photographs, training patches from the rest: no pixel i
 import base64
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,17 +21,11 @@ from sklearn.preprocessing import normalize
 from tfvmf import data, neighbors
 from tfvmf.data import Source
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
+from tfvmf.data.corruptions.corrupted import Corrupted
 from tfvmf.data.images import resize_image
 from tfvmf.evaluation import SUITES, Options, Subject
 from tfvmf.evaluation.scores import JUDGED, SCORES, from_outputs, one_pass
-from tfvmf.evaluation.suites.cifar10c import (
-    choose_example,
-    correlate,
-    corrupted_images,
-    kept_scores,
-    measure_scores,
-    summarize,
-)
+from tfvmf.evaluation.suites.cifar10c import correlate, corrupted_images, kept_scores
 from tfvmf.evaluation.suites.failure import compare, detect
 from tfvmf.evaluation.suites.ood import detection, foreign_sources, mahalanobis
 from tfvmf.evaluation.suites.probe import linear_probe
@@ -52,9 +46,9 @@ def corruption(subject: Subject, options: Options) -> dict[str, Any]:
     """
     if subject.judge:
         options = dataclasses.replace(options, scores=("kappa", *JUDGED))
-    corrupted = corrupted_images(subject, options)
-    measured = measure_scores(subject, options, corrupted)
-    found = {name: _summary(v, SCORES[name].expected_sign) for name, v in measured.items()}
+    corrupted, measured = _corrupted_scores(subject, options)
+    names = subject.uncertainty(options).scores
+    found = {name: _summary(measured[name], SCORES[name].expected_sign) for name in names}
     main = found.pop(subject.score(options).name)
     sizes = {"corruptions": corrupted.described, "images": subject.test.size}
     return {**main, "scores": found, **sizes}
@@ -69,34 +63,56 @@ def controls(subject: Subject, options: Options) -> dict[str, Any]:
         return {"softmax": tf.reduce_max(tf.nn.softmax(logits), axis=1)}
 
     options = dataclasses.replace(options, scores=("feature_norm", "agreement"))
-    corrupted = corrupted_images(subject, options)
-    measured = kept_scores(subject, options, corrupted, ("softmax",), softmax)
+    _, measured = _corrupted_scores(subject, options, ("softmax",), softmax)
     names = (*options.scores, "softmax")
     return {"scores": {name: _summary(measured[name], -1) for name in names}}
 
 
-def _summary(scores: Mapping[str, np.ndarray], sign: int) -> dict[str, Any]:
-    """Numbers of a score [6, N] by corruption: of six means, as in the paper, and of images."""
-    found = summarize({name: correlate(values) for name, values in scores.items()}, sign)
-    return {**found, "interval": mean_interval(list(scores.values()))}
+def _corrupted_scores(
+    subject: Subject, options: Options, *further: Any
+) -> tuple[Corrupted, dict[str, np.ndarray]]:
+    """The corrupted images, and scores of them: [18, 6, N] (clean, severities 1 to 5) by name."""
+    corrupted = corrupted_images(subject, options)
+    kept = kept_scores(subject, options, corrupted, *(further or ((),)))
+    arrays = {n: [*v.values()] if isinstance(v, Mapping) else v for n, v in kept.items()}
+    return corrupted, {name: np.stack(values) for name, values in arrays.items()}
 
 
-def mean_interval(scores: Sequence[np.ndarray], rounds: int = 200) -> tuple[float, float]:
+def _summary(scores: np.ndarray, sign: int) -> dict[str, Any]:
+    """Numbers of a score [18, 6, N]: of six means, as in the paper, and of single images."""
+    each = dict(zip(CORRUPTIONS, map(correlate, scores), strict=True))
+    by_name: dict[str, dict[str, float]] = {
+        "spearman": {name: c.spearman for name, c in each.items()},
+        "pearson": {name: c.pearson for name, c in each.items()},
+        "auroc": {name: c.falls if sign < 0 else 1.0 - c.falls for name, c in each.items()},
+    }
+    single = {name: {"spearman": c.per_image, "interval": c.interval} for name, c in each.items()}
+    return {
+        "expected_sign": sign,
+        **{f"mean_{key}": float(np.mean([*values.values()])) for key, values in by_name.items()},
+        "mean_per_image": float(np.mean([c.per_image for c in each.values()])),
+        "interval": _interval(scores),
+        **by_name,
+        "per_image": single,
+        "mean_score": {name: c.means for name, c in each.items()},
+    }
+
+
+def _interval(scores: np.ndarray, rounds: int = 200) -> list[float]:
     """The 95 % interval of the mean, over corruptions, of Spearman's correlation over all pairs.
 
-    By a bootstrap over images, the same ones of each corruption. `scores` are [6, N] each.
+    By a bootstrap over images, the same ones of each corruption.
     """
-    levels = np.repeat(np.arange(len(scores[0])), scores[0].shape[1])
+    _, severities, count = scores.shape
+    levels = np.repeat(np.arange(severities), count)
     ranks = [rankdata(values).reshape(values.shape) for values in scores]
-    draws = np.random.default_rng(0)
-    found = []
+    draws, found = np.random.default_rng(0), []
     for _ in range(rounds):
-        chosen = draws.integers(0, scores[0].shape[1], scores[0].shape[1])
-        found.append(
-            np.mean([np.corrcoef(levels, each[:, chosen].ravel())[0, 1] for each in ranks])
-        )
-    low, high = np.quantile(found, [0.025, 0.975])
-    return float(low), float(high)
+        rows = draws.integers(0, count, count)
+        with np.errstate(invalid="ignore"):  # of a score that is the same for all images
+            each = [np.corrcoef(levels, values[:, rows].ravel())[0, 1] for values in ranks]
+        found.append(np.mean(each))
+    return np.quantile(found, [0.025, 0.975]).tolist()
 
 
 def accuracy(subject: Subject, options: Options) -> dict[str, Any]:
@@ -169,24 +185,20 @@ def examples(subject: Subject, options: Options) -> dict[str, Any]:
 
     That one is the image whose kappa changes most like the mean over all images.
     """
-    corrupted = corrupted_images(subject, options)
-    (scores,) = measure_scores(subject, options, corrupted).values()
-    shown = {name: scores[name] for name in SHOWN}
-    row, source = choose_example(shown), subject.test
-    levels = {}
-    for name, values in shown.items():
-        images = [corrupted.read(name, severity, row, row + 1) for severity in SEVERITIES]
-        levels[name] = _shown(
-            np.concatenate([source.images(row, row + 1), *images]), values[:, row]
-        )
-    kappa = scores[SHOWN[0]][0]
+    corrupted, measured = _corrupted_scores(subject, options)
+    scores = measured["kappa"][[CORRUPTIONS.index(name) for name in SHOWN]]
+    changes = scores[:, 1:] - scores[:, :1]
+    distances = np.square(changes - changes.mean(axis=-1, keepdims=True)).sum(axis=(0, 1))
+    row, source, levels = int(distances.argmin()), subject.test, {}
+    for name, values in zip(SHOWN, scores, strict=True):
+        images = [source.images(row, row + 1)]
+        images += [corrupted.read(name, severity, row, row + 1) for severity in SEVERITIES]
+        levels[name] = _shown(np.concatenate(images), values[:, row])
+    kappa = scores[0, 0]
     order = np.argsort(-kappa)
-    most, least = order[:EXAMPLES], order[::-1][:EXAMPLES]
-    return {
-        "most": _shown(source.take(most), kappa[most]),
-        "least": _shown(source.take(least), kappa[least]),
-        "corrupted": levels,
-    }
+    ends = {"most": order[:EXAMPLES], "least": order[::-1][:EXAMPLES]}
+    found = {name: _shown(source.take(rows), kappa[rows]) for name, rows in ends.items()}
+    return {**found, "corrupted": levels}
 
 
 def spread(subject: Subject, options: Options) -> dict[str, Any]:
@@ -195,10 +207,9 @@ def spread(subject: Subject, options: Options) -> dict[str, Any]:
     The quantiles are over the clean test images and their copies under every corruption at the
     greatest severity.
     """
-    corrupted, source = corrupted_images(subject, options), subject.test
-    (scores,) = measure_scores(subject, options, corrupted).values()
-    names, severity = ["clean", *CORRUPTIONS], SEVERITIES[-1]
-    kappa = np.stack([scores[SHOWN[0]][0], *(scores[name][severity] for name in CORRUPTIONS)])
+    corrupted, measured = _corrupted_scores(subject, options)
+    source, names, severity = subject.test, ["clean", *CORRUPTIONS], SEVERITIES[-1]
+    kappa = np.concatenate([measured["kappa"][:1, 0], measured["kappa"][:, severity]])
     order = np.argsort(kappa, axis=None)
     pairs = [divmod(int(order[round(q * (order.size - 1))]), source.size) for q in QUANTILES]
     images = [
