@@ -10,6 +10,7 @@ TINY = Budget(
         "epochs": 1,
         "batch_size": 349,
         "data.image_size": 8,
+        "data.reserve": 1.0,
         "model.backbone": "resnet10",
         "model.width": 2,
         "model.dimension": 64,
@@ -24,7 +25,8 @@ TINY = Budget(
     num_members=2,
     num_passes=2,
     sets=DIGITS.sets,
-    rates=(349.0, 1000.0),
+    rates=dict.fromkeys(("resnet10", "resnet18", "resnet34", "resnet50"), 349.0),
+    measuring=1000.0,
 )
 
 

@@ -1,9 +1,10 @@
-"""SimSiam and BYOL against NumPy: losses, stopped targets, the moving average."""
+"""SimSiam, VI-SimSiam and BYOL against NumPy: losses, stopped targets, the moving average."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.tiny import tiny_config
+from scipy.special import iv
 
 from tfvmf.methods import StepContext, build_method
 
@@ -71,6 +72,33 @@ def test_simsiam_in_numpy(views, passes):
 
 
 @pytest.mark.parametrize("passes", [1, 2])
+def test_vi_simsiam_in_numpy(views, passes):
+    settings = {**WIDE, "model.one_pass": passes == 1}
+    method = build_method(tiny_config(method="vi_simsiam", **settings))
+    terms = {name: float(value) for name, value in method.loss(views).items()}
+    assert set(terms) == {"loss", "likelihood", "cosine", "kappa", "kappa_square"}
+    head, predictor = method.encoder.get_layer("direction_head"), method.models["predictor"]
+    levels = features(method.encoder, views, passes)
+    layers = {"hidden": ("hidden_1", "hidden"), "norms": ("norm_1", "norm")}
+    projection = normed(head, "output_norm", perceptron(head, levels, passes, **layers), passes)
+    cosine = unit(perceptron(predictor, projection, passes)) * np.roll(unit(projection), 6, axis=0)
+    kappa = np.concatenate(
+        in_passes(method.encoder.get_layer("concentration_head"), levels, passes)
+    ).astype(np.float64)
+    order = 8 / 2 - 1
+    log_normalizer = order * np.log(kappa) - 4 * np.log(2 * np.pi) - np.log(iv(order, kappa))
+    likelihood = log_normalizer + kappa * cosine.sum(axis=1)
+    assert terms["loss"] == terms["likelihood"]
+    assert terms["loss"] == pytest.approx(-likelihood.mean() / 8, rel=1e-5)
+    # The loss is smallest where the mean cosine is the one that kappa stands for.
+    np.testing.assert_allclose(
+        method.predicted_cosine(tf.constant([2.0, 9.0])),
+        [iv(order + 1, k) / iv(order, k) for k in (2.0, 9.0)],
+        rtol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("passes", [1, 2])
 def test_byol_in_numpy(views, passes):
     settings = {**WIDE, "model.one_pass": passes == 1}
     method = build_method(tiny_config(method="byol_vmf", **settings))
@@ -88,7 +116,7 @@ def test_byol_in_numpy(views, passes):
     assert terms["cosine"] == pytest.approx(1 - distance.mean() / 2, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["simsiam_vmf", "byol_vmf"])
+@pytest.mark.parametrize("name", ["simsiam_vmf", "vi_simsiam", "byol_vmf"])
 def test_no_gradient_flows_through_the_target(name, views):
     method = build_method(tiny_config(method=name, **WIDE))
     # A predictor that ignores its input leaves only the target to reach the direction head.

@@ -5,6 +5,7 @@ import re
 import pytest
 from helpers.tiny_budget import TINY, tiny_workspace
 
+from tfvmf import config, settings
 from tfvmf.errors import UserError
 from tfvmf.evaluation import paper
 from tfvmf.reproduction import execute
@@ -19,16 +20,16 @@ from tfvmf.reproduction.measure import MEASURES
 from tfvmf.reproduction.plan import Workspace, duration, make_plan
 from tfvmf.training import run_directory
 
-# Runs to train, members of an ensemble counted, and measurements.
+# Runs to train (members of an ensemble and heads counted) and measurements.
 SIZES = {
-    "table1": (5, 4),
-    "table2": (6, 3),
-    "table3": (4, 4),
+    "table1": (7, 7),
+    "table2": (9, 6),
+    "table3": (6, 11),
     "table4": (4, 4),
     "table5": (3, 3),
-    "pearson": (5, 4),
+    "pearson": (7, 7),
     "figure1": (1, 1),
-    "figure2": (1, 2),
+    "figure2": (2, 3),
     "figure3": (3, 3),
     "figure4": (3, 10),  # of five lines, each at two checkpoints
 }
@@ -44,10 +45,10 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(name, tmp_path, capsys):
     assert "budget tiny" in printed
     counted = [
         sum(int(each or 1) for each in re.findall(rf"(?:(\d+) x)? +{what}", printed))
-        for what in ("4 steps: to be trained", "20 images: to be measured")
+        for what in ("(?:4 steps|a head): to be trained", "20 images: to be measured")
     ]
     assert tuple(counted) == SIZES[name]
-    assert len(printed.splitlines()) < 16
+    assert len(printed.splitlines()) < 21
     assert f"Total: {duration(plan.seconds)}, estimated." in printed
     assert not list(tmp_path.iterdir())
 
@@ -70,6 +71,62 @@ def test_all_experiments_share_their_runs(tmp_path, capsys):
     assert {run.config.seed for run in plan.trainings if "simclr_vmf," in run.label} == {0, 1, 2}
     assert len({item.paths[0] for item in plan.measurements}) == len(plan.measurements)
     assert len(list(plan.lines())) == len(list(once.lines()))  # seeds are grouped
+
+
+def test_further_seeds_repeat_only_the_named_runs(tmp_path):
+    repeat = ("simclr_vmf-kappa", "mc_infonce")
+    plan = make_plan(tiny_workspace(tmp_path, seeds=3, repeat=repeat), EXPERIMENTS["table1"])
+    labels = [run.label for run in plan.trainings]
+    further = [label for label in labels if not label.endswith("seed 0")]
+    # A head brings the run that it is fitted to.
+    assert further == [
+        f"{name}, seed {seed}"
+        for seed in (1, 2)
+        for name in ("mc_infonce", "simclr_vmf", "simclr_vmf-kappa")
+    ]
+    measured = [item for item in plan.measurements if item.workspace.repetition]
+    assert {item.task.run for item in measured} == set(repeat)
+    assert {item.task.kind for item in measured} == {"corruption"}
+    everything = make_plan(tiny_workspace(tmp_path, seeds=3), EXPERIMENTS["table1"])
+    assert len(everything.trainings) == 3 * SIZES["table1"][0]
+
+
+def test_a_head_comes_after_its_run(tmp_path):
+    workspace = tiny_workspace(tmp_path / "new", results=str(tmp_path / "data"))
+    plan = make_plan(workspace, EXPERIMENTS["figure2"])
+    run, head = plan.trainings
+    assert (run.label, head.label) == ("simclr_vmf", "simclr_vmf-kappa")
+    assert (run.model, head.model) == ("", str(run.directory.resolve()))
+    assert not any(item.ready for item in plan.measurements)
+    # Where all that is measured of the run is known, the head still needs it.
+    for item in plan.measurements:
+        if item.task.run == run.label:
+            item.keep({}, seconds=1.0)
+    assert [each.label for each in make_plan(workspace, EXPERIMENTS["figure2"]).trainings] == [
+        run.label,
+        head.label,
+    ]
+
+
+def test_a_pretrained_encoder_is_another_row(tmp_path):
+    (tmp_path / "model.keras").write_text("weights")
+    workspace = tiny_workspace(tmp_path, reference=str(tmp_path / "model.keras"))
+    plan = make_plan(workspace, EXPERIMENTS["table1"])
+    head = plan.trainings[-1]
+    assert (head.label, head.model) == ("reference", str(tmp_path / "model.keras"))
+    assert head.config.data.image_size == 3 * 8
+    assert len(plan.trainings) == SIZES["table1"][0] + 1
+    before = workspace.fingerprint("reference")
+    (tmp_path / "model.keras").write_text("other weights")
+    assert workspace.fingerprint("reference") != before
+
+
+def test_new_settings_change_no_hash(tmp_path, monkeypatch):
+    workspace = tiny_workspace(tmp_path)
+    before = workspace.fingerprint("simclr_vmf")
+    monkeypatch.setitem(config.SETTINGS, "new.setting", settings.Setting(1.0, "of a later version"))
+    assert workspace.fingerprint("simclr_vmf") == before
+    assert workspace.fingerprint("simclr_vmf", "supervised-digits") != before
 
 
 def test_a_budget_for_gpus_does_not_assume_one(tmp_path):
@@ -169,21 +226,24 @@ def test_a_directory_may_be_a_string(tmp_path):
 def test_seconds_follow_what_was_measured(tmp_path):
     experiment, workspace = EXPERIMENTS["table3"], tiny_workspace(tmp_path)
     before = {run.label: run.seconds for run in make_plan(workspace, experiment).trainings}
-    assert before["simclr_vmf"] == before["byol_vmf"] == pytest.approx(4)
+    assert before["simclr_vmf"] == pytest.approx(4)
+    assert before["byol_vmf"] == pytest.approx(4 * 1.3)  # its target sees both views, too
     # BYOL took 2.6 s per step.
     place = workspace.run_directory("byol_vmf")
     run_directory.write_or_check_config(place, workspace.config("byol_vmf"), {"train_images": 1397})
     line = {"step": 2, "loss": 1.0, "images_per_second": 349 / 2.6}
     (place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     after = make_plan(workspace, experiment)
-    assert [run.seconds for run in after.trainings] == pytest.approx([4 * 2.6] * 4)
+    seconds = {run.label: run.seconds for run in after.trainings if not run.model}
+    assert seconds.pop("byol_vmf") == pytest.approx(4 * 2.6)
+    assert list(seconds.values()) == pytest.approx([8] * 4)
     # And a measurement twice as long as the budget says, which is then expected of the others.
     first, *others = after.measurements
     assert first.seconds == pytest.approx(first.passes / 1000)
     first.keep({}, seconds=2 * first.seconds)
     again = make_plan(workspace, experiment).measurements
     assert again[1].seconds == pytest.approx(2 * others[0].seconds)
-    # Another run of the same kind is expected to take as long, not the median.
+    # Another run of the same kind is expected to take as long, others as the median.
     other = workspace.run_directory("swav_vmf")
     run_directory.write_or_check_config(other, workspace.config("swav_vmf"), {"train_images": 1397})
     (other / "metrics.jsonl").write_text(json.dumps({**line, "images_per_second": 349.0}) + "\n")
@@ -194,10 +254,10 @@ def test_seconds_follow_what_was_measured(tmp_path):
 
 def test_a_run_of_other_settings_is_refused(tmp_path):
     workspace = tiny_workspace(tmp_path)
-    config = workspace.config("simclr_vmf")
-    config.data.data_dir = "/elsewhere"  # is the same run
+    changed = workspace.config("simclr_vmf")
+    changed.data.data_dir = "/elsewhere"  # is the same run
     place = workspace.run_directory("simclr_vmf")
-    run_directory.write_or_check_config(place, config, {"train_images": 1397})
+    run_directory.write_or_check_config(place, changed, {"train_images": 1397})
     make_plan(workspace, EXPERIMENTS["figure1"])
     with pytest.raises(UserError, match=r"seed \(0 -> 1\); choose another --workdir"):
         make_plan(dataclasses.replace(workspace, seed=1), EXPERIMENTS["figure1"])

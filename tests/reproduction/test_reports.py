@@ -11,7 +11,7 @@ from helpers.tiny_budget import TINY, tiny_workspace
 from tfvmf.data.corruptions import CORRUPTIONS
 from tfvmf.evaluation import paper, plots
 from tfvmf.evaluation.suites.failure import compare
-from tfvmf.reproduction import figures, measure, reports
+from tfvmf.reproduction import experiments, figures, measure, reports
 from tfvmf.reproduction.experiments import CPU, EXPERIMENTS
 from tfvmf.reproduction.plan import Workspace
 
@@ -25,6 +25,10 @@ class Invented:
     def __call__(self, run, kind):
         return self.along(run, kind)[-1][1]
 
+    def get(self, run, kind):
+        known = run in experiments.all_runs(TINY) and run != experiments.REFERENCE
+        return self(run, kind) if known else None
+
     def along(self, run, kind):
         rng = np.random.default_rng([sum(map(ord, run)), self._seed])
         return [(epoch, getattr(self, kind)(rng)) for epoch in (0.5, 2.0)]
@@ -32,13 +36,25 @@ class Invented:
     @staticmethod
     def corruption(rng):
         values = {"spearman": rng.uniform(-1, 1, 18), "pearson": rng.uniform(-1, 1, 18)}
+        values["auroc"] = rng.uniform(0, 1, 18)
         found = {key: dict(zip(CORRUPTIONS, v.tolist(), strict=True)) for key, v in values.items()}
-        return {**found, "mean_spearman": -0.5, "mean_pearson": -0.4, "mean_per_image": -0.1}
+        single = {"spearman": -0.1, "interval": [-0.2, 0.0]}
+        found["per_image"] = dict.fromkeys(CORRUPTIONS, single)
+        means = {"spearman": -0.5, "pearson": -0.4, "per_image": -0.1, "auroc": 0.6}
+        found |= {f"mean_{key}": value for key, value in means.items()}
+        found["interval"] = [-0.15, -0.05]
+        return {**found, "scores": {"familiarity": found, "confidence": found}}
+
+    @classmethod
+    def controls(cls, rng):
+        names = ("feature_norm", "agreement", "softmax")
+        return {"scores": {name: cls.corruption(rng) for name in names}}
 
     @staticmethod
     def ood(rng):
-        names = ("f_res", "kappa", "f_res+kappa")
-        return {"auroc": [dict(zip(names, rng.random(3).tolist(), strict=True)) for _ in range(2)]}
+        names = (*reports._DETECTORS, *reports._OWN, *reports._HEAD)
+        auroc = [{name: rng.random() for name in names} for _ in range(2)]
+        return {"auroc": auroc, "train_images": 1000}
 
     @staticmethod
     def accuracy(rng):
@@ -48,13 +64,14 @@ class Invented:
     def failure(rng):
         kappa, wrong = rng.random(50), rng.random(50) < 0.2
         groups = {"kappa_correct": kappa[~wrong].tolist(), "kappa_wrong": kappa[wrong].tolist()}
-        return {**compare(kappa, wrong), "auroc": 0.7, **groups}
+        names = ("softmax", "feature_norm", "agreement", "kappa", "familiarity", "confidence")
+        scores = {name: rng.random() for name in names}
+        return {**compare(kappa, wrong), "auroc": 0.7, "scores": scores, **groups}
 
     @staticmethod
     def examples(rng):
         def row():
-            images = rng.integers(0, 256, (6, 8, 8, 3)).tolist()
-            return {"images": images, "kappa": rng.random(6).tolist()}
+            return measure._shown(rng.integers(0, 256, (6, 8, 8, 3), np.uint8), rng.random(6))
 
         return {
             "most": row(),
@@ -67,9 +84,8 @@ class Invented:
         return {
             "dimension": 128,
             "quantiles": list(measure.QUANTILES),
-            "kappa": [4.5, 4.0, 3.0, 1.0, 0.0],
             "conditions": ["clean", "fog", "snow", "frost", "glass_blur"],
-            "images": rng.integers(0, 256, (5, 8, 8, 3)).tolist(),
+            **measure._shown(rng.integers(0, 256, (5, 8, 8, 3), np.uint8), np.arange(5.0)[::-1]),
         }
 
 
@@ -78,11 +94,11 @@ EXPECTED = {
     "table1": (19, "-0.486"),
     "pearson": (19, "0.648"),
     "table2": (6, "0.8162"),
-    "table3": (4, "-0.846"),
+    "table3": (6, "-0.846"),
     "table4": (4, "-0.901"),
     "table5": (3, "-0.908"),
     "figure1": (10, "0.313"),  # not the paper's: A_3(1) = coth 1 - 1
-    "figure2": (9 + 18, "6.42e-20"),
+    "figure2": (15 + 18, "6.42e-20"),
     "figure3": (19, "-0.429"),
     "figure4": (8, "0.855"),
 }
@@ -101,9 +117,10 @@ def written(tmp_path_factory):
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_output_has_the_papers_numbers_and_its_budget(name, written):
-    page, table, latex, picture = written[name]
+    page, table, latex, picture, *further = written[name]
     endings = ("md", "csv", "tex", "png")
-    assert [path.name for path in written[name]] == [f"{name}.{end}" for end in endings]
+    assert [path.name for path in written[name][:4]] == [f"{name}.{end}" for end in endings]
+    assert all(path.exists() and path.name.startswith(f"{name}_") for path in further)
     count, printed = EXPECTED[name]
     with table.open() as file:
         rows = list(csv.DictReader(file))
@@ -115,10 +132,13 @@ def test_every_output_has_the_papers_numbers_and_its_budget(name, written):
     assert "(budget tiny)" in text.splitlines()[0]
     assert "1 epochs, 20 test images" in text
     assert "1000 epochs of ResNet-50" in text
-    lines = [line for line in text.splitlines() if line.startswith("|")]
+    first, *others = [block for block in text.split("\n\n") if block.startswith("|")]
+    lines = first.splitlines()
     assert len({line.count("|") for line in lines}) == 1
     assert len(lines) == count + 2
-    assert latex.read_text().count(r" \\") == count + 1
+    tables = latex.read_text().split("\n\n")
+    assert tables[0].count(r" \\") == count + 1
+    assert len(tables) == 1 + len(others)
     assert matplotlib.image.imread(picture).std() > 0.01
 
 
@@ -128,6 +148,28 @@ def test_means_are_of_the_rows_above(written):
     for column in ("MC dropout (+)", "paper: SimCLR + vMF (-)"):
         values = [float(row[column]) for row in rows]
         assert float(mean[column]) == pytest.approx(np.mean(values), abs=1e-5)
+
+
+def test_rows_that_the_paper_lacks_are_in_table_1(written):
+    page, table, _, _, means, auroc, images = written["table1"]
+    with table.open() as file:
+        columns = set(next(csv.DictReader(file)))
+    missing = experiments.FURTHER[experiments.REFERENCE, "corruption", ""]
+    further = set(experiments.FURTHER.values()) - {missing}
+    assert further < columns
+    assert missing not in columns
+    with means.open() as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    assert rows[missing]["Spearman"] == "not given"
+    assert {float(rows[name]["AUROC"]) for name in further} == {0.6}
+    assert {(row["low"], row["high"]) for row in rows.values()} == {("-0.15", "-0.05"), ("", "")}
+    assert "not given" in page.read_text()
+    with auroc.open() as file:
+        assert len(list(csv.DictReader(file))) == 19
+    with images.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 18 * (len(experiments.BASELINES) + len(further))
+    assert {(row["per image"], row["low"], row["high"]) for row in rows} == {("-0.1", "-0.2", "0")}
 
 
 def test_stand_ins_are_called_so(written):

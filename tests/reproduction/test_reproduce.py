@@ -14,6 +14,7 @@ from helpers.tiny_budget import tiny_workspace
 
 from tfvmf import evaluation, training
 from tfvmf.data.corruptions import CORRUPTIONS
+from tfvmf.posthoc import kappa
 from tfvmf.programs import cli
 from tfvmf.programs import reproduce as program
 from tfvmf.reproduction import execute, experiments, measure
@@ -157,6 +158,38 @@ def test_along_training_every_checkpoint_is_measured(made, monkeypatch):
     assert found == [(0.5, {"step": 2}), (1.0, {"step": 4})]
 
 
+def test_a_head_is_fitted_and_measured_beside_controls(made, monkeypatch):
+    workspace, _, _ = made
+    monkeypatch.setattr(kappa, "_CACHED_STEPS", 2)
+    monkeypatch.setenv("TFVMF_CACHE", str(workspace.root / "cache"))
+    for images in workspace.budget.sets[1:]:
+        measure.write_stand_in(images.name, workspace.stand_in(images), size=8)
+    kinds = {"simclr_vmf-kappa": ("corruption", "failure", "ood"), "simclr_vmf": ("controls",)}
+    tasks = [Task(run, kind) for run in kinds for kind in kinds[run]]
+    experiment = Experiment("heads", "", lambda _: tasks)
+    monkeypatch.setattr(execute, "named", lambda _: [experiment])
+    written = []
+    monkeypatch.setattr(
+        execute.reports, "write", lambda *arguments: written.append(arguments[-1][0])
+    )
+    execute.reproduce("heads", workspace)
+    (results,) = written
+    judged = results("simclr_vmf-kappa", "corruption")
+    assert set(judged["scores"]) == {"familiarity", "confidence"}
+    for found in (judged, *judged["scores"].values()):
+        assert found["interval"][0] <= found["mean_per_image"] <= found["interval"][1]
+        assert set(found["auroc"]) == set(CORRUPTIONS)
+    controls = results("simclr_vmf", "controls")["scores"]
+    assert set(controls) == {"feature_norm", "agreement", "softmax"}
+    further = {"kappa", "feature_norm", "familiarity", "confidence", "agreement", "softmax"}
+    assert set(results("simclr_vmf-kappa", "failure")["scores"]) == further
+    pairs = results("simclr_vmf-kappa", "ood")["auroc"]
+    assert len(pairs) == 2
+    assert all({*further, "ssd", "f_ssl"} <= set(found) for found in pairs)
+    # Nothing is fitted or measured again.
+    assert make_plan(workspace, experiment).seconds == 0
+
+
 def test_accuracy_beats_chance(run):
     found = measure.accuracy(run, OPTIONS)
     assert found["images"] == 20
@@ -177,14 +210,16 @@ def test_examples_are_in_the_order_of_kappa(run):
     kappa = run.embedder(run.test.images(0, 20))["concentration"]
     assert found["most"]["kappa"][0] == pytest.approx(kappa.max())
     assert found["least"]["kappa"][0] == pytest.approx(kappa.min())
-    for entry in found["corrupted"].values():
-        assert np.shape(entry["images"]) == (6, 8, 8, 3)
-        assert entry["kappa"][0] == pytest.approx(np.sort(kappa)[len(kappa) // 2 - 1], abs=1e-5)
+    for entry in found["corrupted"].values():  # of the same image
+        images = measure.read_images(entry)
+        assert images.shape == (6, 8, 8, 3)
+        assert entry["kappa"] == pytest.approx(run.embedder(images)["concentration"], rel=1e-4)
+    assert len({entry["kappa"][0] for entry in found["corrupted"].values()}) == 1
 
 
 def test_the_spread_is_over_clean_and_corrupted_images(run):
     found = measure.spread(run, OPTIONS)
     assert found["kappa"] == sorted(found["kappa"], reverse=True)
     assert set(found["conditions"]) <= {"clean", *CORRUPTIONS}
-    again = run.embedder(np.array(found["images"], np.uint8))["concentration"]
-    assert found["kappa"] == pytest.approx(again.tolist(), abs=1e-5)
+    again = run.embedder(measure.read_images(found))["concentration"]
+    assert found["kappa"] == pytest.approx(again.tolist(), rel=1e-4)

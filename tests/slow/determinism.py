@@ -47,7 +47,7 @@ SMALL: dict[str, Any] = {
 }
 METHODS = (
     "simclr", "simclr_vmf", "simsiam", "simsiam_vmf", "byol", "byol_vmf", "swav", "swav_vmf",
-    "mc_infonce", "supervised",
+    "mc_infonce", "vi_simsiam", "supervised",
 )  # fmt: skip
 RUNS: dict[str, dict[str, Any]] = {method: {"method": method} for method in METHODS} | {
     "simclr_vmf-exact_penalty": {"method": "simclr_vmf", "concentration.regularizer": "vmf"},

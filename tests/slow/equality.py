@@ -49,7 +49,7 @@ REFERENCE = "one"
 TRAINED = "optimizer/_trainable_variables/"
 PLAIN = (
     "simclr", "simclr_vmf", "simsiam", "simsiam_vmf", "byol", "byol_vmf", "swav", "swav_vmf",
-    "mc_infonce", "supervised",
+    "mc_infonce", "vi_simsiam", "supervised",
 )  # fmt: skip
 # At the others' rate its loss moves by 0.1 a step, and rounding errors grow to 1.4e-5.
 GENTLE = {"method": "swav_vmf", "optimizer.learning_rate": 2e-5}

@@ -17,7 +17,7 @@ def check(name, *flags):
 @pytest.mark.slow
 @pytest.mark.parametrize("layouts", ["mirrored_4", "workers_2"])
 def test_replicas_compute_what_one_device_does(layouts):
-    methods = "simclr_vmf,simsiam_vmf,byol_vmf,swav_vmf,mc_infonce,supervised"
+    methods = "simclr_vmf,simsiam_vmf,byol_vmf,swav_vmf,mc_infonce,vi_simsiam,supervised"
     result = check("equality", f"--layouts={layouts}", "--double", f"--cases={methods}")
     assert result.returncode == 0, result.stdout + result.stderr
 

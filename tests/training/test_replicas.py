@@ -43,6 +43,7 @@ TRAIN = [
     [
         # Wide enough that no image has dead units only: a direction of length 0 has no gradient.
         ("byol_vmf", {"model.dropout": 0.2, "model.hidden": 64, "model.width": 8}),
+        ("vi_simsiam", {"model.hidden": 64, "model.width": 8}),
         (
             "swav_vmf",
             {

@@ -15,6 +15,7 @@ from tfvmf.methods.simclr import MCInfoNCE, SimCLR
 from tfvmf.methods.simsiam import BYOL, SimSiam
 from tfvmf.methods.supervised import Supervised
 from tfvmf.methods.swav import SwAV
+from tfvmf.methods.vi_simsiam import VISimSiam
 
 __all__ = [
     "METHODS", "Method", "Objective", "StepContext", "build_method", "building", "check_name",
@@ -36,6 +37,7 @@ METHODS: Registry[type[Method]] = Registry(
     swav=plain(SwAV),
     swav_vmf=SwAV,
     mc_infonce=MCInfoNCE,
+    vi_simsiam=VISimSiam,
     supervised=Supervised,
     fit_kappa="tfvmf.posthoc.method:FitKappa",
 )

@@ -18,8 +18,9 @@ import textwrap
 
 from absl import flags
 
+from tfvmf.evaluation.scores import check_known
 from tfvmf.programs import cli
-from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS, sources
+from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS, all_runs, sources
 
 ARGUMENTS = ("experiment",)
 REQUIRED = ("experiment",)
@@ -32,6 +33,8 @@ FLAGS: cli.Flags = {
     "budget": ("digits", f"how much to spend: {', '.join(BUDGETS)}", [*BUDGETS]),
     "dry_run": (False, "print the plan, and stop"),
     "seeds": (1, "number of seeds; several give mean and standard deviation", 1),
+    "repeat": ("", "the runs of further seeds, separated by commas; all by default"),
+    "reference_encoder": ("", "a pretrained encoder for a further row, as fit-kappa takes it"),
     "results": ("", "directory of measured results: reused if of the same settings, or added"),
     "strategy": ("default", "train on one device, or on all (mirrored)", ["default", "mirrored"]),
 }
@@ -40,6 +43,8 @@ FLAGS: cli.Flags = {
 def main(values: flags.FlagValues) -> None:
     """Makes what was asked for, says where it is."""
     budget, seed = BUDGETS[values.budget], values.seed or 0
+    repeat = tuple(filter(None, values.repeat.split(",")))
+    check_known("repeat", repeat, all_runs(budget))
     name = budget.name + (f"-seed{seed}" if seed else "")
     if not values.dry_run:
         cli.download(values, sources(values.experiment, budget))
@@ -51,6 +56,8 @@ def main(values: flags.FlagValues) -> None:
         budget=budget,
         directory=values.workdir or f"runs/reproduce/{name}",
         seed=seed,
+        repeat=repeat,
+        reference=values.reference_encoder,
         **cli.given(values, "data_dir max_pixels max_images seeds results strategy"),
     )
     for written in execute.reproduce(values.experiment, workspace, dry_run=values.dry_run):

@@ -8,26 +8,21 @@ from typing import Any
 
 import keras
 
-from tfvmf import evaluation, training
+from tfvmf import evaluation, posthoc, training
 from tfvmf.data.sources import parse
+from tfvmf.files import write_json
 from tfvmf.reproduction import measure, reports
+from tfvmf.reproduction import plan as plan_of
 from tfvmf.reproduction.experiments import named
 from tfvmf.reproduction.plan import Measurement, Training, Workspace, duration, make_plan
 from tfvmf.training import checkpoints, run_directory
 
 
 def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list[reports.Written]:
-    """Makes a table or figure of the paper.
+    """Makes a table or figure of the paper, or `all`; returns what was written of each.
 
-    When called again it continues where it stopped: finished runs and measurements are reused.
-
-    Args:
-        name: One of `EXPERIMENTS`, or `all`.
-        workspace: Budget, directory and choices.
-        dry_run: Only print the plan, and check that the data are there.
-
-    Returns:
-        What was written, of each experiment.
+    When called again it continues where it stopped: finished runs and measurements are reused. A
+    dry run only prints the plan, and checks that the data are there.
 
     Raises:
         UserError: Something the user can fix.
@@ -41,24 +36,33 @@ def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list
     _check_data(workspace, [run for run in plan.trainings if not run.done], dry_run=dry_run)
     if dry_run:
         return []
-    written = []
-    for experiment in experiments:
-        for run in make_plan(workspace, experiment).trainings:
-            if not run.done:
-                whole = make_plan(workspace, *experiments)
-                number = 1 + sum(each.done for each in whole.trainings)
-                count, left = len(whole.trainings), duration(whole.seconds)
-                print(f"\nrun {number} of {count}, {left} left: {run.label}", flush=True)
-                training.train(run.config, run.directory)
-                _forget()
-        plan = make_plan(workspace, experiment)
-        measure_missing(plan.measurements)
-        found = [
-            reports.Results([item for item in plan.measurements if item.workspace == each])
-            for each in workspace.repetitions()
-        ]
-        written.append(reports.write(experiment, workspace, found))
-    return written
+    written: dict[str, reports.Written] = {}
+    while True:
+        plan = make_plan(workspace, *experiments)
+        measure_missing(item for item in plan.measurements if item.ready)
+        for experiment in experiments:
+            if experiment.name not in written:
+                items = make_plan(workspace, experiment).measurements
+                if all(item.done for item in items):
+                    found = reports.of_seeds(items, workspace)
+                    written[experiment.name] = reports.write(experiment, workspace, found)
+        left = [run for run in plan.trainings if not run.done]
+        if not left:
+            return list(written.values())
+        place = f"run {1 + len(plan.trainings) - len(left)} of {len(plan.trainings)}"
+        print(f"\n{place}, {duration(plan.seconds)} left: {left[0].label}", flush=True)
+        _train(left[0])
+
+
+def _train(run: Training) -> None:
+    """Trains a run, or fits a head."""
+    if run.model:
+        changes = {"data.data_dir": run.config.data.data_dir}
+        posthoc.fit_kappa(run.model, run.directory, config=run.config, changes=changes)
+        write_json(run.directory / plan_of.FITTED, {"model": run.model})
+    else:
+        training.train(run.config, run.directory)
+    _forget()
 
 
 def _check_data(workspace: Workspace, trainings: Iterable[Training], *, dry_run: bool) -> None:
@@ -66,7 +70,7 @@ def _check_data(workspace: Workspace, trainings: Iterable[Training], *, dry_run:
 
     In a dry run it writes nothing, and looks at the first image of a data set of TFDS only.
     """
-    wanted = {run.config.data.source: run.config for run in trainings}
+    wanted = {run.config.data.source: run.config for run in trainings if not run.model}
     for images in workspace.budget.sets:
         config = wanted.get(workspace.source(images))
         if config and not images.source:
@@ -91,30 +95,29 @@ def measure_missing(measurements: Iterable[Measurement]) -> None:
         print(f"\nmeasurement {number} of {len(missing)}, {left} left: {item.label}", flush=True)
         clock = time.perf_counter()
         workspace, task = item.workspace, item.task
-        places: dict[str, Any] = {
-            "data_dir": workspace.data_dir,
-            "max_pixels": workspace.max_pixels,
-        }
-        checkpoint = str(checkpoints.directory(item.directory) / f"step-{item.step}")
+        places: Any = {"data_dir": workspace.data_dir, "max_pixels": workspace.max_pixels}
+        head = bool(workspace.runs[task.run].head_of)  # is measured as it is
+        checkpoint = checkpoints.directory(item.directory) / f"step-{item.step}"
         if subject is None or subject.workdir != item.directory:
             subject = None
             _forget()
-            if item.key["score"] == "ensemble":  # its members were trained one by one
-                config, checkpoint = workspace.config(task.run), ""
-                run_directory.write_or_check_config(item.directory, config, {})
-            subject = evaluation.subject_from_run(item.directory, checkpoint=checkpoint, **places)
-        elif subject.facts["step"] != item.step:
+            ensemble = item.key["score"] == "ensemble"
+            if ensemble:  # its members were trained one by one
+                run_directory.write_or_check_config(item.directory, workspace.config(task.run), {})
+            at = "" if head or ensemble else checkpoint
+            subject = evaluation.subject_from_run(item.directory, checkpoint=at, **places)
+        elif not head and subject.facts["step"] != item.step:
             subject = subject.at(checkpoint)  # the same images
         options = evaluation.Options(
-            max_images=workspace.images, num_passes=workspace.budget.num_passes
+            max_images=workspace.images,
+            num_passes=workspace.budget.num_passes,
+            num_views=plan_of.NUM_VIEWS,
+            ood_sources=[*map(workspace.source, workspace.others(workspace.runs[task.run].images))],
         )
         if task.supervised:
-            home = workspace.runs[task.run].images
             supervised = workspace.run_directory(task.supervised)
             options = dataclasses.replace(
-                options,
-                ood_sources=tuple(map(workspace.source, workspace.others(home))),
-                supervised=evaluation.subject_from_run(supervised, **places),
+                options, supervised=evaluation.subject_from_run(supervised, **places)
             )
         found = measure.MEASURES[task.kind](subject.sample(options.max_images), options)
         item.keep(found, seconds=time.perf_counter() - clock)

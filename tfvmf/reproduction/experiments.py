@@ -9,6 +9,7 @@ is answered at once.
 
 import dataclasses
 import importlib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -38,15 +39,18 @@ class Budget:
     name: str  # for `--budget`
     config: str  # name of a config in `configs/`
     changes: Mapping[str, Any]  # dotted settings in which all runs differ from it
-    supervised: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of supervised runs
+    # Further ones of runs of a method, and of those that compare networks.
+    methods: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    networks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_images: int  # number of test images that are measured
     num_members: int  # size of the ensemble
     dropout: float = 0.1  # rate of MC dropout, which the paper does not give
     num_passes: int  # forward passes of MC dropout
     sets: tuple[ImageSet, ImageSet, ImageSet]  # Table 2 trains on all, the others on the first
-    # Before anything was measured here: images per second of training and of measuring, found on
-    # two CPU cores; NaN for a budget that needs a GPU.
-    rates: tuple[float, float] = (math.nan, math.nan)
+    # Before anything was measured here, on two CPU cores: images per second of training SimCLR, by
+    # network ({} for a budget that needs a GPU), and of measuring.
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    measuring: float = math.nan
 
     @property
     def is_papers(self) -> bool:
@@ -82,6 +86,7 @@ DIGITS = Budget(
     changes={
         "epochs": 10,
         "data.image_size": 16,
+        "data.reserve": 0.1,
         "model.width": 8,
         "optimizer.learning_rate": 4e-3,
         "optimizer.warmup_epochs": 2.0,
@@ -97,19 +102,36 @@ DIGITS = Budget(
         _image_set("digits_turned", _TURNED, 1397, 400, source="", stands_for="cifar100"),
         _image_set("photo_patches", _PATCHES, 1400, 400, source="", stands_for="mnist"),
     ),
-    rates=(640.0, 3500.0),
+    rates={"resnet18": 640.0, "resnet34": 350.0, "resnet50": 330.0},
+    measuring=3500.0,
 )
 
 CPU = Budget(
     name="cpu",
-    config="cifar10_cpu_resnet",
-    # Ten checkpoints more than needed: each interruption writes another one.
-    changes={"checkpoint.every_epochs": 2.0, "checkpoint.keep": 18},
+    config="cifar10_cpu",  # network, size of views and optimizer; losses and views are the paper's
+    changes={
+        "epochs": 12,
+        "data.reserve": 2000.0,
+        "model.width": 16,
+        "simclr.temperature": 0.5,
+        **{f"augment.{name}": 0.3 for name in ("brightness", "contrast", "saturation")},
+        "augment.gray_probability": 0.2,
+        # Ten checkpoints more than needed: each interruption writes another one.
+        "checkpoint.every_epochs": 2.0,
+        "checkpoint.keep": 18,
+    },
+    networks={"epochs": 3, "checkpoint.every_epochs": 1.0},
     max_images=2_000,
     num_members=3,
-    num_passes=16,
-    sets=(_CIFAR10, _CIFAR100, dataclasses.replace(_MNIST, changes={**_NO_FLIPS, "epochs": 5})),
-    rates=(300.0, 1600.0),
+    num_passes=8,
+    # About the same number of steps on each set.
+    sets=(
+        _CIFAR10,
+        dataclasses.replace(_CIFAR100, train_images=25_000, changes={"epochs": 24}),
+        dataclasses.replace(_MNIST, changes={**_NO_FLIPS, "epochs": 10}),
+    ),
+    rates={"convnet8": 600.0, "resnet18": 400.0, "resnet34": 200.0, "resnet50": 180.0},
+    measuring=1600.0,
 )
 
 PAPER = Budget(
@@ -117,7 +139,7 @@ PAPER = Budget(
     config="cifar10",
     changes={"checkpoint.every_epochs": 50.0, "checkpoint.keep": 30},
     # The caption of Table 2: features of a ResNet-18. It does not say for how long.
-    supervised={"model.backbone": "resnet18", "epochs": 200},
+    methods={"supervised": {"model.backbone": "resnet18", "epochs": 200}},
     max_images=10_000,
     num_members=5,
     num_passes=16,
@@ -151,6 +173,19 @@ BASELINES = {
 }
 # Table 3: the paper's column -> run.
 FRAMEWORKS = {name: f"{name}_vmf" for name in ("simclr", "simsiam", "byol", "swav")}
+# The head on a pretrained encoder that the user gives.
+REFERENCE = "reference"
+# Rows that the paper has not: (run, what is measured, the score there; "": its own) -> title.
+FURTHER = {
+    ("simclr_vmf-kappa", "corruption", ""): "wide head (-)",
+    ("simclr_vmf-kappa", "corruption", "familiarity"): "familiarity (-)",
+    ("simclr_vmf-kappa", "corruption", "confidence"): "confidence (-)",
+    ("vi_simsiam", "corruption", ""): "VI-SimSiam (-)",
+    ("simclr_vmf", "controls", "feature_norm"): "feature norm (-)",
+    ("simclr_vmf", "controls", "agreement"): "agreement of views (-)",
+    ("simclr_vmf", "controls", "softmax"): "probe's softmax (-)",
+    (REFERENCE, "corruption", ""): "pretrained, wide head (-)",
+}
 # Figure 3: run -> what it adds.
 AUGMENTATIONS = {
     "simclr_vmf": "default",
@@ -166,26 +201,32 @@ class Run:
     images: ImageSet  # that it is trained on
     changes: Mapping[str, Any]  # dotted settings in which it differs from the budget's
     num_members: int = 1  # size of the ensemble; 1 for an ordinary run
+    head_of: str = ""  # the run whose encoder gets a head by `fit_kappa`, without training
 
 
 def all_runs(budget: Budget) -> dict[str, Run]:
     """All runs that some experiment needs, by name."""
     home = budget.sets[0]
+    methods = ("simclr_vmf", "mc_infonce", "vi_simsiam", *FRAMEWORKS.values())
     found = {
         # A member is a run like any other: Figure 4 uses the first one.
         "simclr": Run(home, {"method": "simclr"}, num_members=budget.num_members),
         "simclr-dropout": Run(home, {"method": "simclr", "model.dropout": budget.dropout}),
-        **{name: Run(home, {"method": name}) for name in ("mc_infonce", *FRAMEWORKS.values())},
+        **{name: Run(home, {**budget.methods.get(name, {}), "method": name}) for name in methods},
         "simclr_vmf-noise": Run(home, NOISE),
         "simclr_vmf-jitter": Run(home, JITTER),
     }
     for setting in VARIED:
-        found |= {run: Run(home, {setting: v}) for v, run in varied_runs(budget, setting).items()}
+        for value, name in varied_runs(budget, setting).items():
+            further = budget.networks if setting == "model.backbone" else {}
+            found.setdefault(name, Run(home, {setting: value, **further}))
     for images in budget.sets:
-        found[own_run(budget, images)] = Run(images, images.changes)
-        changes = {**images.changes, **budget.supervised, "method": "supervised"}
-        found[supervised_run(images)] = Run(images, changes)
-    return found | {"simclr_vmf": Run(home, {})}
+        found.setdefault(own_run(budget, images), Run(images, images.changes))
+        changes = {**images.changes, **budget.methods.get("supervised", {})}
+        found[supervised_run(images)] = Run(images, {**changes, "method": "supervised"})
+        own = own_run(budget, images)
+        found[f"{own}-kappa"] = Run(images, images.changes, head_of=own)
+    return {**found, REFERENCE: Run(home, {}, head_of=REFERENCE)}
 
 
 def named(name: str) -> list["Experiment"]:
@@ -196,8 +237,8 @@ def named(name: str) -> list["Experiment"]:
 def sources(name: str, budget: Budget) -> list[str]:
     """The data sources that an experiment needs; stand-ins, which need no download, are not."""
     tasks = [task for experiment in named(name) for task in experiment.tasks(budget)]
-    found = [all_runs(budget)[task.run].images.source for task in tasks]
-    return list(dict.fromkeys(filter(None, found)))
+    runs = all_runs(budget)
+    return list(dict.fromkeys(filter(None, (runs[task.run].images.source for task in tasks))))
 
 
 def own_run(budget: Budget, images: ImageSet) -> str:
@@ -244,50 +285,60 @@ def _corruption(runs: Iterable[str]) -> list[Task]:
     return [Task(run, "corruption") for run in dict.fromkeys(runs)]
 
 
-def _varied(budget: Budget, setting: str) -> list[Task]:
-    return _corruption(varied_runs(budget, setting).values())
+def _baselines(_: Budget) -> list[Task]:
+    further = [Task(run, kind) for run, kind, _ in FURTHER]
+    return list(dict.fromkeys([*_corruption(BASELINES), *further]))
+
+
+def _frameworks(_: Budget) -> list[Task]:
+    tasks = _corruption([*FRAMEWORKS.values(), "simclr_vmf-kappa", "vi_simsiam"])
+    return tasks + [Task(run, "accuracy") for run in (*FRAMEWORKS.values(), "vi_simsiam")]
 
 
 def _out_of_distribution(budget: Budget) -> list[Task]:
-    return [
-        Task(own_run(budget, images), "ood", supervised=supervised_run(images))
-        for images in budget.sets
-    ]
+    runs = {own_run(budget, images): supervised_run(images) for images in budget.sets}
+    tasks = [Task(run, "ood", supervised=supervised) for run, supervised in runs.items()]
+    return tasks + [Task(f"{run}-kappa", "ood") for run in runs]
+
+
+def _failures(_: Budget) -> list[Task]:
+    kinds = {"simclr_vmf": ("examples", "failure"), "simclr_vmf-kappa": ("failure",)}
+    return [Task(run, kind) for run in kinds for kind in kinds[run]]
 
 
 def _along_training(_: Budget) -> list[Task]:
-    return [
-        Task("simclr", "accuracy", first_member=True, every_checkpoint=True),
-        *(
-            Task(run, kind, every_checkpoint=True)
-            for kind in ("accuracy", "corruption")
-            for run in ("simclr_vmf", "mc_infonce")
-        ),
-    ]
+    pairs = itertools.product(("accuracy", "corruption"), ("simclr_vmf", "mc_infonce"))
+    first = Task("simclr", "accuracy", first_member=True, every_checkpoint=True)
+    return [first, *(Task(run, kind, every_checkpoint=True) for kind, run in pairs)]
 
 
+def _varied(setting: str) -> Callable[[Budget], list[Task]]:
+    return lambda budget: _corruption(varied_runs(budget, setting).values())
+
+
+_MEAN = "mean Spearman correlation of kappa with severity"
 _TITLES = {
     "table1": "Table 1: Spearman correlation of uncertainty with the severity of corruption",
     "table2": "Table 2: AUROC of out-of-distribution detection",
-    "table3": "Table 3: mean Spearman correlation of kappa with severity, by framework",
-    "table4": "Table 4: mean Spearman correlation of kappa with severity, by dimension",
-    "table5": "Appendix, network complexity: mean Spearman correlation of kappa with severity",
+    "table3": f"Table 3: {_MEAN}, by framework",
+    "table4": f"Table 4: {_MEAN}, by dimension",
+    "table5": f"Appendix, network complexity: {_MEAN}",
     "pearson": "Appendix, Table 1 with Pearson's correlation",
     "figure1": "Figure 1: the vMF distribution at growing kappa, and at a trained encoder's",
     "figure2": "Figure 2: kappa of images, of corrupted images (A) and of failures (B)",
     "figure3": "Figure 3: Spearman correlation of kappa with severity under further augmentations",
     "figure4": "Figure 4: accuracy and mean Spearman correlation along training",
 }
-_TASKS: dict[str, Callable[[Budget], list[Task]]] = {
-    "table1": lambda _: _corruption(BASELINES),
-    "table2": _out_of_distribution,
-    "table3": lambda _: _corruption(FRAMEWORKS.values()),
-    "table4": lambda budget: _varied(budget, "model.dimension"),
-    "table5": lambda budget: _varied(budget, "model.backbone"),
-    "pearson": lambda _: _corruption(BASELINES),
-    "figure1": lambda _: [Task("simclr_vmf", "spread")],
-    "figure2": lambda _: [Task("simclr_vmf", "examples"), Task("simclr_vmf", "failure")],
-    "figure3": lambda _: _corruption(AUGMENTATIONS),
-    "figure4": _along_training,
+_TASKS: tuple[Callable[[Budget], list[Task]], ...] = (
+    *(_baselines, _out_of_distribution, _frameworks),
+    *map(_varied, VARIED),
+    _baselines,
+    lambda _: [Task("simclr_vmf", "spread")],
+    _failures,
+    lambda _: _corruption(AUGMENTATIONS),
+    _along_training,
+)
+EXPERIMENTS = {
+    name: Experiment(name, title, tasks)
+    for (name, title), tasks in zip(_TITLES.items(), _TASKS, strict=True)
 }
-EXPERIMENTS = {name: Experiment(name, title, _TASKS[name]) for name, title in _TITLES.items()}

@@ -18,6 +18,7 @@ from matplotlib.patches import Circle
 from tfvmf import vmf
 from tfvmf.evaluation import plots
 from tfvmf.evaluation.plots import BLUE, GRAY, ORANGE
+from tfvmf.reproduction.measure import read_images
 
 Columns = Mapping[str, Sequence[Any]]
 # Of a bar chart: {title of a panel: {column: (name in the legend, color)}}.
@@ -68,7 +69,8 @@ def draw_bars(
         share = 0.8 / len(series)
         for number, (column, (name, color)) in enumerate(series.items()):
             shifted = places + (number - (len(series) - 1) / 2) * share
-            heights, errors = columns[column], columns.get(f"{column}, sd")
+            heights, spread = columns[column], columns.get(f"{column}, sd")
+            errors = np.array(spread, float) if spread else None  # NaN: was not repeated
             look = {"width": 0.9 * share, "color": color, "label": name, "capsize": 2}
             axis.bar(shifted, heights, yerr=errors, ecolor="#333333", **look)
             printed = columns.get(f"paper: {column}", columns.get("paper")) if paper else None
@@ -84,7 +86,8 @@ def draw_bars(
         axes[-1].set_xticks(places, labels, rotation=40, ha="right")
     else:
         values = [f"\n{value:.3f}" if most == 1 else "" for value in heights]
-        axes[-1].set_xticks(places, [a + b for a, b in zip(labels, values, strict=True)])
+        texts = [a + b for a, b in zip(labels, values, strict=True)]
+        axes[-1].set_xticks(places, texts, fontsize=9 if len(labels) < 6 else 8)
     figure.supylabel(axis_label, fontsize=9)
     pairs = [zip(*axis.get_legend_handles_labels(), strict=True) for axis in axes]
     once = {name: handle for handle, name in itertools.chain(*pairs)}  # each name once
@@ -138,10 +141,11 @@ def draw_distributions(_: Columns, *, found: dict[str, Any]) -> Figure:
     axes = figure.subplots(3, len(CHOSEN_KAPPAS), gridspec_kw={"height_ratios": (1, 1, 0.55)})
     for axis, kappa in zip(axes[0], CHOSEN_KAPPAS, strict=True):
         draw_sphere(axis, kappa)
+    images = read_images(found)
     for column, kappa in enumerate(found["kappa"]):
         draw_sphere(axes[1, column], kappa)
         caption = found["conditions"][column].replace("_", " ")
-        _show(axes[2, column], found["images"][column], caption)
+        _show(axes[2, column], images[column], caption)
     for row, text in enumerate(("chosen kappa", "kappa of the image below", "test image")):
         axes[row, 0].annotate(
             text, (-0.08, 0.5), xycoords="axes fraction", rotation=90, ha="right", va="center"
@@ -179,7 +183,9 @@ def draw_images_and_failures(
     widths = [1.0] * columns + [0.3, 3.3]
     grid = figure.add_gridspec(len(rows), len(widths), width_ratios=widths)
     for row, (name, entry) in enumerate(rows):
-        for column, (image, kappa) in enumerate(zip(entry["images"], entry["kappa"], strict=True)):
+        for column, (image, kappa) in enumerate(
+            zip(read_images(entry), entry["kappa"], strict=True)
+        ):
             axis = figure.add_subplot(grid[row, column])
             level = "clean: " if column == 0 else f"severity {column}: "
             _show(axis, image, f"{level if row >= 2 else ''}{kappa:.2f}")
@@ -207,8 +213,8 @@ def draw_images_and_failures(
     return figure
 
 
-def _show(axis: Axes, image: Any, caption: str) -> None:
-    axis.imshow(np.array(image, np.uint8), interpolation="nearest")
+def _show(axis: Axes, image: np.ndarray, caption: str) -> None:
+    axis.imshow(image, interpolation="nearest")
     axis.set_xticks([])
     axis.set_yticks([])
     axis.set_xlabel(caption, fontsize=7.5, labelpad=2)

@@ -6,18 +6,28 @@ of scikit-learn's two sample photographs, with the photograph as the class. Test
 the right quarter of the photographs, training patches from the rest: no pixel is in both.
 """
 
+import base64
+import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+from scipy.stats import rankdata
+from sklearn.datasets import load_sample_images
+from sklearn.preprocessing import normalize
 
 from tfvmf import data, neighbors
-from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from tfvmf.data import Source
+from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
+from tfvmf.data.corruptions.corrupted import Corrupted
 from tfvmf.data.images import resize_image
 from tfvmf.evaluation import SUITES, Options, Subject
-from tfvmf.evaluation.suites.cifar10c import measure_corruption
+from tfvmf.evaluation.scores import JUDGED, SCORES, from_outputs, one_pass
+from tfvmf.evaluation.suites.cifar10c import correlate, corrupted_images, kept_scores
 from tfvmf.evaluation.suites.failure import compare, detect
+from tfvmf.evaluation.suites.ood import detection, foreign_sources, mahalanobis
 from tfvmf.evaluation.suites.probe import linear_probe
 from tfvmf.files import replacing
 
@@ -30,10 +40,79 @@ PATCH = 64  # side in pixels of the photographs
 
 
 def corruption(subject: Subject, options: Options) -> dict[str, Any]:
-    """Tables 1, 3, 4 and 5, Figures 3 and 4: correlations with severity, by corruption."""
-    results, _, _ = measure_corruption(subject, options)
-    kept = ("mean_spearman", "mean_pearson", "mean_per_image", "spearman", "pearson", "mean_score")
-    return {name: results[name] for name in (*kept, "corruptions")} | {"images": subject.test.size}
+    """Tables 1, 3, 4 and 5, Figures 3 and 4: correlations with severity, by corruption.
+
+    Those of a judge, where there is one, are in `scores`.
+    """
+    if subject.judge:
+        options = dataclasses.replace(options, scores=("kappa", *JUDGED))
+    corrupted, measured = _corrupted_scores(subject, options)
+    names = subject.uncertainty(options).scores
+    found = {name: _summary(measured[name], SCORES[name].expected_sign) for name in names}
+    main = found.pop(subject.score(options).name)
+    sizes = {"corruptions": corrupted.described, "images": subject.test.size}
+    return {**main, "scores": found, **sizes}
+
+
+def controls(subject: Subject, options: Options) -> dict[str, Any]:
+    """The same of what costs no kappa: feature norm, agreement of views, the probe's softmax."""
+    probe = linear_probe(subject)
+
+    def softmax(outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        logits = tf.matmul(outputs["features"], probe.weights) + probe.bias
+        return {"softmax": tf.reduce_max(tf.nn.softmax(logits), axis=1)}
+
+    options = dataclasses.replace(options, scores=("feature_norm", "agreement"))
+    _, measured = _corrupted_scores(subject, options, ("softmax",), softmax)
+    names = (*options.scores, "softmax")
+    return {"scores": {name: _summary(measured[name], -1) for name in names}}
+
+
+def _corrupted_scores(
+    subject: Subject, options: Options, *further: Any
+) -> tuple[Corrupted, dict[str, np.ndarray]]:
+    """The corrupted images, and scores of them: [18, 6, N] (clean, severities 1 to 5) by name."""
+    corrupted = corrupted_images(subject, options)
+    kept = kept_scores(subject, options, corrupted, *(further or ((),)))
+    arrays = {n: [*v.values()] if isinstance(v, Mapping) else v for n, v in kept.items()}
+    return corrupted, {name: np.stack(values) for name, values in arrays.items()}
+
+
+def _summary(scores: np.ndarray, sign: int) -> dict[str, Any]:
+    """Numbers of a score [18, 6, N]: of six means, as in the paper, and of single images."""
+    each = dict(zip(CORRUPTIONS, map(correlate, scores), strict=True))
+    by_name: dict[str, dict[str, float]] = {
+        "spearman": {name: c.spearman for name, c in each.items()},
+        "pearson": {name: c.pearson for name, c in each.items()},
+        "auroc": {name: c.falls if sign < 0 else 1.0 - c.falls for name, c in each.items()},
+    }
+    single = {name: {"spearman": c.per_image, "interval": c.interval} for name, c in each.items()}
+    return {
+        "expected_sign": sign,
+        **{f"mean_{key}": float(np.mean([*values.values()])) for key, values in by_name.items()},
+        "mean_per_image": float(np.mean([c.per_image for c in each.values()])),
+        "interval": _interval(scores),
+        **by_name,
+        "per_image": single,
+        "mean_score": {name: c.means for name, c in each.items()},
+    }
+
+
+def _interval(scores: np.ndarray, rounds: int = 200) -> list[float]:
+    """The 95 % interval of the mean, over corruptions, of Spearman's correlation over all pairs.
+
+    By a bootstrap over images, the same ones of each corruption.
+    """
+    _, severities, count = scores.shape
+    levels = np.repeat(np.arange(severities), count)
+    ranks = [rankdata(values).reshape(values.shape) for values in scores]
+    draws, found = np.random.default_rng(0), []
+    for _ in range(rounds):
+        rows = draws.integers(0, count, count)
+        with np.errstate(invalid="ignore"):  # of a score that is the same for all images
+            each = [np.corrcoef(levels, values[:, rows].ravel())[0, 1] for values in ranks]
+        found.append(np.mean(each))
+    return np.quantile(found, [0.025, 0.975]).tolist()
 
 
 def accuracy(subject: Subject, options: Options) -> dict[str, Any]:
@@ -51,50 +130,75 @@ def accuracy(subject: Subject, options: Options) -> dict[str, Any]:
 
 
 def failure(subject: Subject, options: Options) -> dict[str, Any]:
-    """Figure 2B: kappa of correct and of wrong predictions of a linear probe."""
+    """Figure 2B: kappa of correct and of wrong predictions of a linear probe, and other scores."""
     _, labels = subject.labels("failure")
     embeddings = subject.embed(subject.test)
     kappa = subject.main_score(subject.test, embeddings, options)
     wrong = linear_probe(subject).predict(embeddings["features"]) != labels
+    scores = _uncertainties(subject, subject.test, options)
     return {
         **compare(kappa, wrong),
         "auroc": detect(subject.score(options).uncertainty(kappa), wrong)["auroc"],
-        "kappa_correct": kappa[~wrong].tolist(),
-        "kappa_wrong": kappa[wrong].tolist(),
+        "scores": {name: detect(values, wrong)["auroc"] for name, values in scores.items()},
+        "kappa_correct": _rounded(kappa[~wrong]),
+        "kappa_wrong": _rounded(kappa[wrong]),
     }
 
 
 def out_of_distribution(subject: Subject, options: Options) -> dict[str, Any]:
-    """Table 2: AUROC of three detectors, one entry per out-of-distribution data set."""
+    """Table 2: AUROC of every detector, one entry per out-of-distribution data set.
+
+    SSD is the Mahalanobis distance to all training images, in features of unit length. Those of
+    the run itself are its own, F_res is of the supervised run.
+    """
     results = SUITES["ood"](subject, options)
-    scores = [entry["scores"] for entry in results["out"].values()]
-    kept = ("f_res", "kappa", "f_res+kappa")
-    auroc = [{name: found[name]["auroc"] for name in kept} for found in scores]
-    return {"auroc": auroc, "images": results["images"]}
+    train = normalize(subject.embed(subject.train)["features"])
+    ssd = mahalanobis(train, np.zeros(len(train), int))
+
+    def scores(source: Source) -> dict[str, np.ndarray]:
+        features = subject.embed(source)["features"]
+        return {**_uncertainties(subject, source, options), "ssd": ssd(normalize(features))}
+
+    familiar, auroc = scores(subject.test), []
+    for name, source in foreign_sources(subject, options).items():
+        found = {key: each["auroc"] for key, each in results["out"][name]["scores"].items()}
+        for key, values in scores(source).items():
+            found.setdefault(key, detection(familiar[key], values)["auroc"])
+        auroc.append(found)
+    return {"auroc": auroc, "images": results["images"], "train_images": subject.train.size}
+
+
+def _uncertainties(subject: Subject, source: Source, options: Options) -> dict[str, np.ndarray]:
+    """Scores [N] of a source that need no training, high where it is uncertain."""
+    outputs = subject.embed(source)
+    found = {"softmax": -linear_probe(subject).probabilities(outputs["features"]).max(axis=1)}
+    for name in one_pass(subject.judge):
+        values = from_outputs(name, outputs)
+        assert values is not None
+        found[name] = SCORES[name].uncertainty(values)
+    views = dataclasses.replace(options, scores=("agreement",))
+    return {**found, "agreement": -subject.measure(source, views)["agreement"]}
 
 
 def examples(subject: Subject, options: Options) -> dict[str, Any]:
-    """Figure 2A: the most and least certain images, and one from mild to severe corruption."""
-    source = subject.test
-    kappa = subject.embed(source)["concentration"]
+    """Figure 2A: the most and least certain images, and one from mild to severe corruption.
+
+    That one is the image whose kappa changes most like the mean over all images.
+    """
+    corrupted, measured = _corrupted_scores(subject, options)
+    scores = measured["kappa"][[CORRUPTIONS.index(name) for name in SHOWN]]
+    changes = scores[:, 1:] - scores[:, :1]
+    distances = np.square(changes - changes.mean(axis=-1, keepdims=True)).sum(axis=(0, 1))
+    row, source, levels = int(distances.argmin()), subject.test, {}
+    for name, values in zip(SHOWN, scores, strict=True):
+        images = [source.images(row, row + 1)]
+        images += [corrupted.read(name, severity, row, row + 1) for severity in SEVERITIES]
+        levels[name] = _shown(np.concatenate(images), values[:, row])
+    kappa = scores[0, 0]
     order = np.argsort(-kappa)
-    typical = order[len(order) // 2 :][:1]  # not one that makes a point
-    image, number = source.take(typical), int(typical[0])
-    corrupted = {}
-    for name in SHOWN:
-        levels = [corrupt(image, name, severity, first_index=number) for severity in SEVERITIES]
-        images = np.concatenate([image, *levels])
-        corrupted[name] = _shown(images, subject.embedder(images)["concentration"])
-    most, least = order[:EXAMPLES], order[::-1][:EXAMPLES]
-    return {
-        "most": _shown(source.take(most), kappa[most]),
-        "least": _shown(source.take(least), kappa[least]),
-        "corrupted": corrupted,
-    }
-
-
-def _shown(images: np.ndarray, kappa: np.ndarray) -> dict[str, Any]:
-    return {"images": images.tolist(), "kappa": kappa.tolist()}
+    ends = {"most": order[:EXAMPLES], "least": order[::-1][:EXAMPLES]}
+    found = {name: _shown(source.take(rows), kappa[rows]) for name, rows in ends.items()}
+    return {**found, "corrupted": levels}
 
 
 def spread(subject: Subject, options: Options) -> dict[str, Any]:
@@ -103,24 +207,42 @@ def spread(subject: Subject, options: Options) -> dict[str, Any]:
     The quantiles are over the clean test images and their copies under every corruption at the
     greatest severity.
     """
-    clean = subject.test.images()
-    severity = SEVERITIES[-1]
-    conditions = {"clean": clean} | {name: corrupt(clean, name, severity) for name in CORRUPTIONS}
-    kappa = np.stack([subject.embedder(images)["concentration"] for images in conditions.values()])
+    corrupted, measured = _corrupted_scores(subject, options)
+    source, names, severity = subject.test, ["clean", *CORRUPTIONS], SEVERITIES[-1]
+    kappa = np.concatenate([measured["kappa"][:1, 0], measured["kappa"][:, severity]])
     order = np.argsort(kappa, axis=None)
-    chosen = [order[round(q * (order.size - 1))] for q in QUANTILES]
-    names, pairs = list(conditions), [divmod(int(place), len(clean)) for place in chosen]
+    pairs = [divmod(int(order[round(q * (order.size - 1))]), source.size) for q in QUANTILES]
+    images = [
+        corrupted.read(names[row], severity, at, at + 1) if row else source.images(at, at + 1)
+        for row, at in pairs
+    ]
     return {
         "dimension": subject.settings["model.dimension"],
         "quantiles": list(QUANTILES),
-        "kappa": [float(kappa[pair]) for pair in pairs],
         "conditions": [names[row] for row, _ in pairs],
-        "images": [conditions[names[row]][column].tolist() for row, column in pairs],
+        **_shown(np.concatenate(images), np.array([kappa[pair] for pair in pairs])),
     }
+
+
+def _shown(images: np.ndarray, kappa: np.ndarray) -> dict[str, Any]:
+    """Images uint8 [N, H, W, 3] as the text of one PNG, one below the other, and their kappas."""
+    png = tf.io.encode_png(np.concatenate(images)).numpy()
+    return {"images": base64.b64encode(png).decode(), "kappa": _rounded(kappa)}
+
+
+def read_images(shown: Mapping[str, Any]) -> np.ndarray:
+    """The images uint8 [N, H, W, 3] of what `_shown` made."""
+    strip = tf.io.decode_png(base64.b64decode(shown["images"])).numpy()
+    return strip.reshape(len(shown["kappa"]), -1, *strip.shape[1:])
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [float(f"{value:.5g}") for value in values]
 
 
 MEASURES: dict[str, Callable[[Subject, Options], dict[str, Any]]] = {
     "corruption": corruption,
+    "controls": controls,
     "accuracy": accuracy,
     "failure": failure,
     "ood": out_of_distribution,
@@ -138,19 +260,14 @@ def digits_turned(split: str, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 def photo_patches(split: str, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Patches at random places of a photograph of a temple and one of a flower, likewise."""
-    from sklearn.datasets import load_sample_images
-
     photos = load_sample_images().images
     count, seed = (1400, 0) if split == "train" else (400, 1)
-    draws = np.random.default_rng(seed)
-    labels = np.arange(count) % len(photos)
-    patches = []
+    draws, labels, patches = np.random.default_rng(seed), np.arange(count) % len(photos), []
     for label in labels:
         height, width, _ = photos[label].shape
         border = 3 * width // 4
         left, right = (0, border) if split == "train" else (border, width)
-        y = draws.integers(0, height - PATCH + 1)
-        x = draws.integers(left, right - PATCH + 1)
+        y, x = (draws.integers(a, b - PATCH + 1) for a, b in ((0, height), (left, right)))
         patches.append(resize_image(photos[label][y : y + PATCH, x : x + PATCH], size))
     return np.stack(patches), labels
 

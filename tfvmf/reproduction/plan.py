@@ -12,14 +12,19 @@ from typing import Any
 
 import ml_collections
 
-from tfvmf.config import flatten, validate
+from tfvmf.config import default_config, flatten, validate
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES, frost_source
 from tfvmf.errors import UserError
-from tfvmf.files import read_text, write_json
-from tfvmf.reproduction.experiments import Budget, Experiment, ImageSet, Run, Task, all_runs
+from tfvmf.files import fingerprint, read_text, write_json
+from tfvmf.methods import METHODS
+from tfvmf.reproduction.experiments import REFERENCE, Budget, Experiment, ImageSet, Task, all_runs
 from tfvmf.training import checkpoints, read_metrics, run_directory
 from tfvmf.training.loop import alone
 
+NUM_VIEWS = 4  # whose agreement is measured
+FITTED = "fitted.json"  # in the directory of a head that is finished
+_VIEWS = 5  # of each image that a head is fitted to
+REFERENCE_SCALE = 3  # the size of images for a pretrained encoder that takes any
 _LATEST_LINES = 20  # of metrics.jsonl, for the rate of a run
 
 
@@ -34,8 +39,10 @@ class Workspace:
     max_images: int = 0  # number of test images that are measured; 0 for the budget's
     seed: int = 0  # of all runs
     seeds: int = 1  # so many times, with this seed and the following ones
+    repeat: tuple[str, ...] = ()  # the runs of further seeds; () for all
     repetition: int = 0  # the number of these runs among them
     strategy: str = "default"  # of all runs
+    reference: str = ""  # a pretrained encoder: a model, as `posthoc.fit_kappa` takes it
     results: str = ""  # directory of results that count as measured, and that new ones go to
 
     @property
@@ -49,9 +56,14 @@ class Workspace:
         return min(self.max_images or self.budget.max_images, self.budget.sets[0].test_images)
 
     @functools.cached_property
-    def runs(self) -> dict[str, Run]:
+    def runs(self) -> dict[str, Any]:
         """All runs by name."""
         return all_runs(self.budget)
+
+    @property
+    def mark(self) -> str:
+        """What tells the items of several seeds apart in a plan."""
+        return f", seed {self.seed}" if self.seeds > 1 else ""
 
     def repetitions(self) -> "list[Workspace]":
         """This workspace for each of its seeds."""
@@ -60,19 +72,33 @@ class Workspace:
             for number in range(self.seeds)
         ]
 
+    def has(self, task: Task) -> bool:
+        """Whether a task is measured, with this seed."""
+        if task.run == REFERENCE and (self.repetition or not self.reference):
+            return False
+        once = not self.repetition or not self.repeat
+        return once or (task.run in self.repeat and not (task.supervised or task.every_checkpoint))
+
     def run_directory(self, name: str) -> pathlib.Path:
         """The directory of a run; those of the first seed are called as where there is but one."""
         mark = f"-seed{self.seed}" if self.repetition else ""
         return self.root / "runs" / f"{name}{mark}"
 
     def fingerprint(self, *names: str) -> str:
-        """A hash of all settings of runs that their results depend on."""
-        settings = []
+        """A hash of all settings of runs that their results depend on.
+
+        Only of those that are not the default: a setting that is new changes no hash.
+        """
+        settings, usual = [], flatten(default_config())
         for name in filter(None, names):
             config = self.config(name)
             config.data.source = self.runs[name].images.name  # not the place of a stand-in
+            given = pathlib.Path(self.reference).expanduser()
+            if name == REFERENCE:
+                config.fit_kappa.model = fingerprint(given) if given.exists() else self.reference
             flat = flatten(config).items()
-            settings.append({k: v for k, v in flat if k not in run_directory.MAY_DIFFER})
+            free = (*run_directory.MAY_DIFFER, "name", "checkpoint.keep", "log_every_steps")
+            settings.append({k: v for k, v in flat if k not in free and v != usual[k]})
         text = json.dumps(settings, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -86,6 +112,10 @@ class Workspace:
         config.seed = self.seed
         config.strategy = self.strategy
         config.ensemble.num_members = run.num_members
+        if run.head_of:
+            config.method, config.fit_kappa.model = "fit_kappa", run.head_of
+        if name == REFERENCE:
+            config.data.image_size *= REFERENCE_SCALE
         validate(config)
         return config
 
@@ -116,39 +146,28 @@ class Workspace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    """One run to train, or one member of an ensemble."""
+    """One run to train, one member of an ensemble, or a head to fit to the encoder of a run."""
 
     label: str  # in the plan
     directory: pathlib.Path
     config: ml_collections.ConfigDict
     step: int  # done so far
-    total_steps: int
+    total_steps: int  # of a head 1
     seconds: float  # left, estimated
+    model: str = ""  # what a head is fitted to
 
     @property
     def done(self) -> bool:
         """Whether nothing is left to train."""
         return self.step >= self.total_steps
 
-    @property
-    def amount(self) -> str:
-        """How much there is to do in all."""
-        return f"{self.total_steps:,} steps"
-
-    @property
-    def state(self) -> str:
-        """What is left, while something is."""
-        return f"continues from step {self.step:,}" if self.step else "to be trained"
-
     def checkpoint_steps(self) -> list[int]:
         """Steps of the regular checkpoints: those that will be written or, once done, exist."""
         steps_per_epoch = self.total_steps // self.config.epochs
         every = max(1, round(self.config.checkpoint.every_epochs * steps_per_epoch))
         planned = sorted({*range(every, self.total_steps + 1, every), self.total_steps})
-        if not self.done:
-            return planned
         kept = {checkpoints.step_of(path) for path in checkpoints.paths(self.directory)}
-        return [step for step in planned if step in kept]
+        return [step for step in planned if step in kept] if self.done else planned
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,12 +186,12 @@ class Measurement:
     key: dict[str, Any]  # everything that the result depends on, apart from the run
     passes: int  # of one image through the network
     seconds: float  # estimated
-    state = "to be measured"
+    ready: bool  # whether all runs that it needs are trained
 
     @property
-    def amount(self) -> str:
-        """How much there is to do in all."""
-        return f"{self.key['images']:,} images"
+    def done(self) -> bool:
+        """Whether a result with this key is kept."""
+        return self.read() is not None
 
     @property
     def paths(self) -> list[pathlib.Path]:
@@ -184,11 +203,6 @@ class Measurement:
             name = f"{task.kind}-{task.run}-{self.step}-{settings}.json"
             paths.append(pathlib.Path(workspace.results).expanduser() / name)
         return paths
-
-    @property
-    def done(self) -> bool:
-        """Whether a result with this key is kept."""
-        return self.read() is not None
 
     def read(self) -> dict[str, Any] | None:
         """The kept result, or None if there is none with this key."""
@@ -212,26 +226,30 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Estimated time left; NaN if it is unknown."""
-        return sum(item.seconds for item in self._items() if not item.done)
-
-    def _items(self) -> list[Training | Measurement]:
-        return [*self.trainings, *self.measurements]
+        items: list[Training | Measurement] = [*self.trainings, *self.measurements]
+        return sum(item.seconds for item in items if not item.done)
 
     def lines(self) -> Iterator[str]:
         """The plan as text: one line for all checkpoints, members and seeds of a run."""
-        groups: dict[tuple[str, str], list[Training | Measurement]] = {}
-        for item in self._items():
-            verb = "train" if isinstance(item, Training) else "measure"
-            groups.setdefault((verb, item.label.partition(",")[0]), []).append(item)
-        width = max(len(label) for _, label in groups)
-        for (verb, label), items in groups.items():
+        groups: dict[tuple[str, str, str], list[Training | Measurement]] = {}
+        for run in self.trainings:
+            amount = "a head" if run.model else f"{run.total_steps:,} steps"
+            groups.setdefault(("train", run.label.partition(",")[0], amount), []).append(run)
+        for each in self.measurements:
+            amount = f"{each.key['images']:,} images"
+            groups.setdefault(("measure", each.label.partition(",")[0], amount), []).append(each)
+        width = max(len(label) for _, label, _ in groups)
+        for (verb, label, amount), items in groups.items():
             left = [item for item in items if not item.done]
             some = f"{len(left)} of " if 0 < len(left) < len(items) else ""
             times = f"{some}{len(items)} x" if len(items) > 1 else ""
             state = "done, reused"
             if left:
-                state = f"{left[0].state}, {duration(sum(item.seconds for item in left))}"
-            yield f"  {verb:8} {label:{width}} {times:>5}{items[0].amount:>14}: {state}"
+                begun = verb == "train" and left[0].step
+                state = "to be trained" if verb == "train" else "to be measured"
+                state = f"continues from step {left[0].step:,}" if begun else state
+                state += f", {duration(sum(item.seconds for item in left))}"
+            yield f"  {verb:8} {label:{width}} {times:>5}{amount:>14}: {state}"
         note = ""
         if math.isnan(self.seconds):
             note = (
@@ -248,11 +266,12 @@ def make_plan(workspace: Workspace, *experiments: Experiment) -> Plan:
     measurements: dict[pathlib.Path, Measurement] = {}
     needed: set[pathlib.Path] = set()
     for each in workspace.repetitions():
-        for task in (task for each_of in experiments for task in each_of.tasks(each.budget)):
+        tasks = (task for each_of in experiments for task in each_of.tasks(each.budget))
+        for task in filter(each.has, tasks):
             used: list[Training] = []
             for name in filter(None, (task.run, task.supervised)):
                 used += _trainings(each, rates, name, trainings, task.first_member)
-            for item in _measurements(each, rates, used[0], task):
+            for item in _measurements(each, rates, used, task):
                 measurements.setdefault(item.paths[0], item)
                 if not item.done:
                     needed.update(run.directory for run in used)
@@ -272,17 +291,22 @@ def duration(seconds: float) -> str:
 
 
 class _Rates:
-    """Images per second as measured in a workspace; the budget's, where nothing was measured."""
+    """Images per second: the budget's, corrected by what was measured in a workspace."""
 
     def __init__(self, workspace: Workspace) -> None:
-        self._usual, self.measuring = workspace.budget.rates
+        self._budget, self.measuring = workspace.budget, workspace.budget.measuring
         self._runs: dict[tuple[str, str], float] = {}
+        factors = []  # of this machine
         for path in workspace.root.glob("runs/**/metrics.jsonl"):
             lines = read_metrics(path.parent)
             rates = [line["images_per_second"] for line in lines if "images_per_second" in line]
             if rates:
                 config, _ = run_directory.read(path.parent)
-                self._runs[_kind(config)] = statistics.median(rates[-_LATEST_LINES:])
+                rate = statistics.median(rates[-_LATEST_LINES:])
+                self._runs[config.method, config.model.backbone] = rate
+                factors.append(rate / self._usual(config))
+        unknown = 1.0 if self._budget.rates else math.nan
+        self._factor = statistics.median(factors) if factors else unknown
         found = map(_read_kept, workspace.root.glob("runs/**/eval/reproduce/*.json"))
         efforts = [(each["passes"], each["seconds"]) for each in found if "passes" in each]
         if efforts:
@@ -290,13 +314,13 @@ class _Rates:
             self.measuring = passes / max(seconds, 1e-9)
 
     def training(self, config: ml_collections.ConfigDict) -> float:
-        """Of a run of the same method and network, or else of the median run."""
-        median = statistics.median(self._runs.values()) if self._runs else self._usual
-        return self._runs.get(_kind(config), median)
+        """As measured of the same method and network, or as its usual cost says."""
+        measured = self._runs.get((config.method, config.model.backbone))
+        return measured or self._factor * self._usual(config)
 
-
-def _kind(config: ml_collections.ConfigDict) -> tuple[str, str]:
-    return config.method, config.model.backbone
+    def _usual(self, config: ml_collections.ConfigDict) -> float:
+        rate = self._budget.rates.get(config.model.backbone, 1.0)
+        return rate / METHODS[config.method].relative_cost
 
 
 def _trainings(
@@ -304,54 +328,62 @@ def _trainings(
     rates: _Rates,
     name: str,
     known: dict[pathlib.Path, Training],
-    first_member: bool,
-) -> Iterator[Training]:
+    first_member: bool = False,
+) -> list[Training]:
     """The trainings of a run: one, or one per member of an ensemble (or only the first).
 
-    `known` has those that were looked at before, and gets the new ones.
+    Of a head that is not done, also those of its encoder, after it. `known` has those that were
+    looked at before, and gets the new ones.
     """
     run, config, place = workspace.runs[name], workspace.config(name), workspace.run_directory(name)
-    seed = f", seed {workspace.seed}" if workspace.seeds > 1 else ""
-    parts = [(f"{name}{seed}", place, config)]
+    parts = [(name, place, config)]
     if run.num_members > 1:
+        members = range(1 if first_member else run.num_members)
         parts = [
-            (f"{name}, member {1 + n}{seed}", run_directory.member(place, n), each)
-            for n in range(1 if first_member else run.num_members)
-            for each in [alone(config, seed=config.seed + n)]
+            (f"{name}, member {1 + n}", run_directory.member(place, n), each)
+            for n, each in ((n, alone(config, seed=config.seed + n)) for n in members)
         ]
+    fitted, model, base = (place / FITTED).exists(), "", list[Training]()
+    if run.head_of:
+        model = workspace.reference
+        if name != REFERENCE:
+            model = str(workspace.run_directory(run.head_of).resolve())
+            base = [] if fitted else _trainings(workspace, rates, run.head_of, known)
     for label, directory, settings in parts:
-        if directory not in known:
-            images = run.images.train_images
+        if directory in known:
+            continue
+        images, kept = run.images.train_images, settings.data.reserve
+        if model:
+            total, step, seconds = 1, int(fitted), _VIEWS * images / rates.measuring
+        else:
+            images -= round(kept if kept >= 1 else kept * images)
             if read_text(directory / "config.json") is not None:
                 images = run_directory.check(directory, settings).get("train_images", images)
             total = settings.epochs * (images // settings.batch_size)
             newest = checkpoints.latest(directory)
             step = checkpoints.step_of(newest) if newest else 0
-            known[directory] = Training(
-                label=label,
-                directory=directory,
-                config=settings,
-                step=step,
-                total_steps=total,
-                seconds=(total - step) * settings.batch_size / rates.training(settings),
-            )
-        yield known[directory]
+            seconds = (total - step) * settings.batch_size / rates.training(settings)
+        known[directory] = Training(
+            label=f"{label}{workspace.mark}", directory=directory, config=settings, step=step,
+            total_steps=total, seconds=seconds, model=model,
+        )  # fmt: skip
+    return [*(known[directory] for _, directory, _ in parts), *base]
 
 
 def _measurements(
-    workspace: Workspace, rates: _Rates, run: Training, task: Task
+    workspace: Workspace, rates: _Rates, used: list[Training], task: Task
 ) -> Iterator[Measurement]:
-    """The measurements of a task: one, or one per checkpoint of its run.
+    """The measurements of a task: one, or one per checkpoint of its run, the first of `used`.
 
-    Of an ensemble `run` is the first member: all of them end at the same step.
+    Of an ensemble that is the first member: all of them end at the same step.
     """
+    run = used[0]
     score, passes = _effort(workspace, task)
-    seed = f", seed {workspace.seed}" if workspace.seeds > 1 else ""
     for step in run.checkpoint_steps() if task.every_checkpoint else [run.total_steps]:
         place = f", step {step:,}" if task.every_checkpoint else ""
         yield Measurement(
             task=task,
-            label=f"{task.kind} of {task.run}{place}{seed}",
+            label=f"{task.kind} of {task.run}{place}{workspace.mark}",
             workspace=workspace,
             directory=run.directory if task.first_member else workspace.run_directory(task.run),
             step=step,
@@ -367,6 +399,7 @@ def _measurements(
             },
             passes=passes,
             seconds=passes / rates.measuring,
+            ready=all(each.done for each in used),
         )
 
 
@@ -374,15 +407,17 @@ def _effort(workspace: Workspace, task: Task) -> tuple[str, int]:
     """The measure of uncertainty that a task uses ("" for none), and its forward passes."""
     count, run = workspace.images, workspace.runs[task.run]
     train = run.images.train_images
+    corrupted = count * (1 + len(CORRUPTIONS) * len(SEVERITIES))
     images = {
-        "corruption": count * (1 + len(CORRUPTIONS) * len(SEVERITIES)),
+        "corruption": corrupted,
+        "controls": corrupted * (1 + NUM_VIEWS),
         "accuracy": train + count,
         "failure": train + count,
         "ood": 2 * (train + 3 * count),
-        "examples": 2 * count,
-        "spread": count * (1 + len(CORRUPTIONS)),
+        "examples": corrupted,
+        "spread": corrupted,
     }[task.kind]
-    if task.kind == "accuracy":
+    if task.kind in ("accuracy", "controls"):
         return "", images
     if run.num_members > 1 and not task.first_member:
         return "ensemble", images * run.num_members

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tfvmf import vmf
 from tfvmf.data.corruptions import CORRUPTIONS, SOURCE
 from tfvmf.evaluation import paper
-from tfvmf.evaluation.plots import BLUE, GREEN, ORANGE
+from tfvmf.evaluation.plots import BLUE, GRAY, GREEN, ORANGE
 from tfvmf.evaluation.tables import Cell, Page, Picture, Table
 from tfvmf.files import write_text
 from tfvmf.reproduction import experiments, figures
@@ -23,27 +23,44 @@ PAPER = (
     "The paper's numbers are from 1000 epochs of ResNet-50 on CIFAR-10, and CIFAR-10-C, where a "
     "row does not say otherwise. Ours are of this budget: compare signs and orders, not values."
 )
+_COLORS = (BLUE, ORANGE, GREEN, GRAY, "#7e4fa3", "#2aa1a1", "#c9a227")
+_DRAWN = ("wide head (-)", "VI-SimSiam (-)")  # of those that the paper has not
+_LONG = 30  # rows of a table that is in a file of its own only
 _LABELS = [name.replace("_", " ") for name in CORRUPTIONS]
 
 
 class Results:
-    """The results of all measurements of one seed."""
+    """The results of all measurements of one seed; of runs that were not repeated, the first's."""
 
-    def __init__(self, measurements: Sequence[Measurement]) -> None:
-        self._found: dict[tuple[str, str], list[tuple[float, dict[str, Any]]]] = {}
+    def __init__(self, measurements: Iterable[Measurement], first: "Results | None" = None) -> None:
+        found: dict[tuple[str, str], list[tuple[float, dict[str, Any]]]] = {}
         for item in sorted(measurements, key=lambda item: item.step):
             result = item.read()
             if result is None:
                 raise ValueError(f"{item.label} was not measured")
-            self._found.setdefault((item.task.run, item.task.kind), []).append((item.epoch, result))
+            found.setdefault((item.task.run, item.task.kind), []).append((item.epoch, result))
+        self._found: dict[tuple[str, str], Any] = (first._found if first else {}) | found
 
     def __call__(self, run: str, kind: str) -> dict[str, Any]:
         """The result at the end of a run."""
-        return self._found[run, kind][-1][1]
+        return self.along(run, kind)[-1][1]
+
+    def get(self, run: str, kind: str) -> dict[str, Any] | None:
+        """The same, or None if it was not measured."""
+        return self(run, kind) if (run, kind) in self._found else None
 
     def along(self, run: str, kind: str) -> list[tuple[float, dict[str, Any]]]:
         """The results along a run: (epoch, result) pairs, the earliest first."""
         return self._found[run, kind]
+
+
+def of_seeds(items: Sequence[Measurement], workspace: Workspace) -> list[Results]:
+    """The results of each seed of a workspace."""
+    found: list[Results] = []
+    for each in workspace.repetitions():
+        own = [item for item in items if item.workspace == each]
+        found.append(Results(own, found[0] if found else None))
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +70,7 @@ class Report:
     table: Table
     notes: list[str]  # that a reader of the numbers needs
     draw: Callable[[figures.Columns], Figure]  # of the table's columns
+    more: Mapping[str, Table] = dataclasses.field(default_factory=dict)  # by the end of a file name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +83,15 @@ class Written:
 
 
 def write(experiment: Experiment, workspace: Workspace, results: Sequence[Results]) -> Written:
-    """Writes `<experiment>.md`, `.csv`, `.tex` and `.png`; `results` are those of each seed."""
+    """Writes `<experiment>.md`, `.csv`, `.tex` and `.png`; `results` are those of each seed.
+
+    Further tables are in files of their own (`<experiment>_<name>.csv`) and, unless they are long,
+    in the first and the third as well.
+    """
     budget = workspace.budget
     reports = [_REPORTS[experiment.name](workspace, found) for found in results]
     shown, numbers = _combine([report.table for report in reports])
+    more = {name: _combine([each.more[name] for each in reports]) for name in reports[0].more}
     title = f"{experiment.title} (budget {budget.name})"
     kinds = {task.kind for task in experiment.tasks(budget)}
     corrupted = "" if kinds <= {"ood", "accuracy", "failure"} else f" Corrupted images: {SOURCE}."
@@ -91,9 +114,14 @@ def write(experiment: Experiment, workspace: Workspace, results: Sequence[Result
     below = "\n".join(each for each in sentences if each is not PAPER or budget.is_papers)
     figures.write(picture, title, below, lambda: reports[0].draw(columns))
     write_text(table, numbers.csv(beside=provenance))
-    write_text(latex, shown.latex())
+    for name, (_, further) in more.items():
+        paths.append(workspace.root / f"{experiment.name}_{name}.csv")
+        write_text(paths[-1], further.csv(beside=provenance))
+    tables = [shown, *(each for each, _ in more.values() if len(each.rows) <= _LONG)]
+    write_text(latex, "\n".join(each.latex() for each in tables))
     drawn = Picture(picture.name, title)
-    write_text(page, Page(title, [*sentences, drawn, shown, *reports[0].notes]).markdown())
+    blocks: list[Any] = [*sentences, drawn, shown, *reports[0].notes, *tables[1:]]
+    write_text(page, Page(title, blocks).markdown())
     return Written(title, shown.text(), paths)
 
 
@@ -103,28 +131,23 @@ def _combine(tables: Sequence[Table]) -> tuple[Table, Table]:
     There a column whose numbers differ between seeds is followed by a column `<title>, sd`.
     """
     first = tables[0]
-    if len(tables) == 1:
-        return first, first
-    seeds = [list(zip(*table.rows, *table.footer, strict=True)) for table in tables]
-    shown: list[list[Cell]] = []
+    lines = zip(*([*table.rows, *table.footer] for table in tables), strict=True)
+    cells = [[_spread(values) for values in zip(*rows, strict=True)] for rows in lines]
+    form, count, columns = first.form, len(first.rows), list(zip(*cells, strict=True))
+    shown = [
+        [mean if sd is None else f"{mean:{form}} ± {sd:{form}}" for mean, sd in row]
+        for row in cells
+    ]
+    sides = "".join("l" if any(isinstance(m, str) for m, _ in each) else "r" for each in columns)
     numbers: dict[str, list[Cell]] = {}
-    sides = ""
-    for title, *columns in zip(first.columns, *seeds, strict=True):
-        cells = [_spread(values) for values in zip(*columns, strict=False)]
-        form = first.form
-        texts = [m if sd is None else f"{m:{form}} ± {sd:{form}}" for m, sd in cells]
-        shown.append(texts)
-        numbers[title] = [mean for mean, _ in cells]
-        if any(sd is not None for _, sd in cells):
-            numbers[f"{title}, sd"] = [sd for _, sd in cells]
-        sides += "l" if any(isinstance(mean, str) for mean, _ in cells) else "r"
-    rows, all_numbers = (list(zip(*each, strict=True)) for each in (shown, numbers.values()))
-    n = len(first.rows)
+    for title, each in zip(first.columns, columns, strict=True):
+        numbers[title] = [mean for mean, _ in each]
+        if any(sd is not None for _, sd in each):
+            numbers[f"{title}, sd"] = [sd for _, sd in each]
+    rows = list(zip(*numbers.values(), strict=True))
     return (
-        dataclasses.replace(first, rows=rows[:n], footer=rows[n:], align=sides),
-        dataclasses.replace(
-            first, columns=[*numbers], rows=all_numbers[:n], footer=all_numbers[n:]
-        ),
+        dataclasses.replace(first, rows=shown[:count], footer=shown[count:], align=sides),
+        dataclasses.replace(first, columns=[*numbers], rows=rows[:count], footer=rows[count:]),
     )
 
 
@@ -138,56 +161,124 @@ def _spread(values: Sequence[Any]) -> tuple[Any, float | None]:
     return float(np.mean(values)), float(np.std(values, ddof=1))
 
 
+# Beside each mean Spearman correlation: {title: key}, then its interval.
+_BESIDE = {"Pearson": "mean_pearson", "AUROC": "mean_auroc", "per image": "mean_per_image"}
+_BESIDE_TITLES = [*_BESIDE, "low", "high"]
+_BESIDE_NOTE = (
+    "Spearman and Pearson: the correlation of six means over images with severity, as in the "
+    "paper. What these hide: AUROC of single images, clean against severity 5 (0.5 is chance), and "
+    "per image Spearman's correlation over every (image, severity) pair with its 95 % interval. "
+    "Means over 18 corruptions."
+)
+
+
+def _beside(values: Mapping[str, Any]) -> list[Cell]:
+    return [*(values[key] for key in _BESIDE.values()), *values["interval"]]
+
+
 def baselines(
     kind: str, printed: dict[str, dict[str, float]], workspace: Workspace, results: Results
 ) -> Report:
     """Table 1 and its Pearson twin: one row per corruption, four methods next to the paper's."""
+    theirs = {title: printed[row] for title, row in experiments.BASELINES.values()}
+    found: dict[str, Mapping[str, Any] | None] = {
+        title: results(run, "corruption") for run, (title, _) in experiments.BASELINES.items()
+    }
+    for (run, measured, score), title in experiments.FURTHER.items():
+        result = results.get(run, measured)
+        found[title] = result["scores"].get(score) if result and score else result
     columns: dict[str, Mapping[str, float]] = {}
-    panels = {}
-    for run, (title, row) in experiments.BASELINES.items():
-        columns |= {title: results(run, "corruption")[kind], f"paper: {title}": printed[row]}
-        look = ("variance, should rise", ORANGE) if "+)" in title else ("kappa, should fall", BLUE)
-        panels[title] = {title: look}
+    panels, means = {}, list[list[Cell]]()
+    images: list[list[Cell]] = []
+    for title, values in found.items():
+        mean = _mean(theirs[title]) if title in theirs else None
+        if values is None:
+            missing = "not given" if "pretrained" in title else "not measured"
+            means.append([title, missing, mean, *[None] * len(_BESIDE_TITLES)])
+            continue
+        columns[title] = values[kind]
+        if title in theirs:
+            columns[f"paper: {title}"] = theirs[title]
+        if title in theirs or title in _DRAWN:
+            rises = "+)" in title
+            look = ("uncertainty, should rise", ORANGE) if rises else ("should fall", BLUE)
+            panels[title] = {title: look}
+        means.append([title, values["mean_spearman"], mean, *_beside(values)])
+        for label, name in zip(_LABELS, CORRUPTIONS, strict=True):
+            single = values["per_image"][name]
+            numbers = (values[key][name] for key in ("spearman", "pearson", "auroc"))
+            images.append([title, label, *numbers, single["spearman"], *single["interval"]])
+    auroc = {title: values["auroc"] for title, values in found.items() if values}
     budget = workspace.budget
     notes = [
-        "(+) and (-) are the expected signs: variance should grow with corruption, kappa should "
+        "(+) and (-) are the expected signs: variance should grow with corruption, all else should "
         "fall.",
         f"Ensembles have {budget.num_members} members with different seeds; dropout has a rate of "
         f"{budget.dropout} and {budget.num_passes} passes. The paper gives neither number.",
+        "Not in the paper: the wide head (tfvmf fit-kappa) on the encoder of SimCLR + vMF, with "
+        "familiarity and confidence; VI-SimSiam (arXiv 2203.11437); three controls of that "
+        "encoder, the length of the features, the measured agreement of views and a linear probe's "
+        "maximum softmax, which sees labels; the wide head on a pretrained encoder "
+        "(--reference_encoder).",
+        _BESIDE_NOTE,
     ]
     if kind == "spearman":
         notes.append(
             f"The paper's row of its own method has a mean of {_mean(printed['Ours (-)']):.3f}; "
             f"its text and its other tables say {paper.TABLE_3['simclr']:.3f}."
         )
+    names = ["method", "Spearman", f"paper: {kind.capitalize()}", *_BESIDE_TITLES]
+    titles = ["method", "corruption", "Spearman", *_BESIDE_TITLES]
+    more = {
+        "means": Table(columns=names, rows=means, title="Means over the corruptions"),
+        "auroc": dataclasses.replace(
+            _by_corruption(auroc), title="AUROC of single images, clean against severity 5"
+        ),
+        "images": Table(columns=titles, rows=images),
+    }
     axis = f"{kind.capitalize()} correlation"
-    return Report(_by_corruption(columns), notes, _bars(workspace, _LABELS, panels, axis))
+    return Report(_by_corruption(columns), notes, _bars(workspace, _LABELS, panels, axis), more)
+
+
+# Table 2: detector -> title; the paper's three, then others of the run and of its wide head.
+_DETECTORS = {"f_res": "F_res", "kappa": "kappa", "f_res+kappa": "F_res + kappa"}
+_OWN = {
+    "ssd": "SSD",
+    "softmax": "probe's softmax",
+    "feature_norm": "feature norm",
+    "agreement": "agreement of views",
+}
+_HEAD = {"kappa": "wide head", "familiarity": "familiarity", "confidence": "confidence"}
 
 
 def out_of_distribution(workspace: Workspace, results: Results) -> Report:
-    """Table 2: one row per pair of data sets, three detectors next to the paper's."""
-    detectors = {"f_res": "F_res", "kappa": "kappa", "f_res+kappa": "F_res + kappa"}
+    """Table 2: one row per pair of data sets, three detectors next to the paper's, then others."""
     columns = ["familiar", "foreign"]
-    for title in detectors.values():
+    for title in _DETECTORS.values():
         columns += [title, f"paper: {title}"]
+    columns += [*_OWN.values(), *_HEAD.values()]
     rows: list[list[Cell]] = []
-    budget, trained = workspace.budget, []
+    budget, trained = workspace.budget, list[str]()
     for inside in budget.sets:
-        measured = results(own_run(budget, inside), "ood")["auroc"]
-        for outside, values in zip(workspace.others(inside), measured, strict=True):
+        own = own_run(budget, inside)
+        measured, head = results(own, "ood"), results(f"{own}-kappa", "ood")
+        pairs = zip(workspace.others(inside), measured["auroc"], head["auroc"], strict=True)
+        for outside, values, by_head in pairs:
             pair = inside.stands_for, outside.stands_for
             row: list[Cell] = [inside.name, outside.name]
-            for name in detectors:
+            for name in _DETECTORS:
                 row += [values[name], paper.TABLE_2[pair][name]]
+            row += [*(values[name] for name in _OWN), *(by_head.get(name) for name in _HEAD)]
             rows.append(row if budget.is_papers else [*row, f"{pair[0]}, {pair[1]}"])
-        # A run may be shorter than the budget's others, or have another network.
-        for run in (own_run(budget, inside), supervised_run(inside)):
-            config = workspace.config(run)
-            trained.append(f"{run}, {config.epochs} epochs of {config.model.backbone}")
+        count = f" on {measured['train_images']:,} images"
+        trained += [_trained(workspace, run) + count for run in (own, supervised_run(inside))]
     sets = "; ".join(f"{images.name}: {images.description}" for images in budget.sets)
     notes = [
         "F_res: mean cosine distance to the 5 nearest training images in the features of a "
         f"supervised run; kappa is of a run without labels. {sets}.",
+        "Not in the paper: SSD, the Mahalanobis distance in that run's features of unit length; a "
+        "linear probe's maximum softmax, which sees labels; feature norm; the measured agreement "
+        "of views; kappa, familiarity and confidence of the wide head (tfvmf fit-kappa) on it.",
         f"Trained: {'; '.join(trained)}.",
     ]
     if not budget.is_papers:
@@ -196,16 +287,20 @@ def out_of_distribution(workspace: Workspace, results: Results) -> Report:
             "The data sets are stand-ins that need no download, one pair near and one far, in the "
             "place of the paper's pairs: the paper's numbers are of other images."
         )
-    series = dict(
-        zip(
-            detectors.values(),
-            (("F_res", BLUE), ("kappa", ORANGE), ("F_res + kappa", GREEN)),
-            strict=True,
-        )
-    )
+    drawn = [*_DETECTORS.values(), _OWN["ssd"], *_HEAD.values()]
+    if any(row[columns.index(_HEAD["familiarity"])] is None for row in rows):
+        drawn = drawn[:-2]  # no images were kept for them
+    series = {title: (title, color) for title, color in zip(drawn, _COLORS, strict=False)}
     labels = [f"{row[0]},\n{row[1]}" for row in rows]
     draw = _bars(workspace, labels, {"": series}, "AUROC", line=0.5)
     return Report(Table(columns=columns, rows=rows, form=".4f"), notes, draw)
+
+
+def _trained(workspace: Workspace, run: str) -> str:
+    """A run in words: it may be shorter than the budget's others, or have another network."""
+    config = workspace.config(run)
+    model = f"{config.model.backbone} of width {config.model.width}"
+    return f"{run}, {config.epochs} epochs of {model}"
 
 
 def means(
@@ -217,18 +312,20 @@ def means(
 ) -> Report:
     """Tables 3, 4 and 5: one row per run, {value of the column `first`: run}."""
     rows: list[list[Cell]] = []
-    for label, run in runs(workspace.budget).items():
-        values = results(run, "corruption")
-        further = (values["mean_pearson"], values["mean_per_image"])
-        rows.append([str(label), values["mean_spearman"], printed[label], *further])
+    chosen = runs(workspace.budget)
+    known = any(results.get(run, "accuracy") for run in chosen.values())
+    for label, run in chosen.items():
+        values, accuracy = results(run, "corruption"), results.get(run, "accuracy")
+        rows.append([str(label), values["mean_spearman"], printed.get(label), *_beside(values)])
+        if known:
+            rows[-1].append(accuracy["knn"] if accuracy else None)
     series = {"": {"tfvmf": ("tfvmf", BLUE)}}
-    draw = _bars(workspace, [str(row[0]) for row in rows], series, "mean Spearman correlation")
-    notes = [
-        "Means over 18 corruptions of the correlation of six mean kappas with severity, which "
-        "should be negative. Over all images: the correlation over every (image, severity) pair, "
-        "which means of images hide."
-    ]
-    columns = [first, "tfvmf", "paper", "Pearson", "over all images"]
+    labels = [str(row[0]).replace(", ", ",\n") for row in rows]
+    draw = _bars(workspace, labels, series, "mean Spearman correlation")
+    notes = [f"{_BESIDE_NOTE} Correlations should be negative."]
+    if first == "network":
+        notes.append(f"Trained: {'; '.join(_trained(workspace, run) for run in chosen.values())}.")
+    columns = [first, "tfvmf", "paper", *_BESIDE_TITLES, *(["k-NN accuracy"] if known else [])]
     return Report(Table(columns=columns, rows=rows), notes, draw)
 
 
@@ -275,15 +372,21 @@ def images_and_failures(_: Workspace, results: Results) -> Report:
         if key.endswith("_p"):
             pair = [None if value is None else f"{value:.2e}" for value in pair]
         rows.append([f"B: {name}", *pair])
+    head = results("simclr_vmf-kappa", "failure")["scores"]
+    for title, score in {
+        **{title: failure["scores"][name] for name, title in _OWN.items() if name != "ssd"},
+        **{title: head.get(name) for name, title in _HEAD.items()},
+    }.items():
+        rows.append([f"B: AUROC of {title}", score, None])
     for name in ("most", "least"):
         rows.append([f"A: kappa of the {name} certain image", examples[name]["kappa"][0], None])
     for name, entry in examples["corrupted"].items():
         for severity, kappa in enumerate(entry["kappa"]):
             rows.append([f"A: {name.replace('_', ' ')}, severity {severity}", kappa, None])
     notes = [
-        "A: the test images of greatest and least kappa, and the one of median kappa from clean "
-        "(severity 0) to severe. B: predictions of a linear probe; one-sided p of Mann-Whitney's "
-        "U over 50 rounds of 100 draws from either group.",
+        "A: the test images of greatest and least kappa, and from clean (severity 0) to severe the "
+        "one whose kappa changes most like the mean over all images. B: predictions of a linear "
+        "probe; one-sided p of Mann-Whitney's U over 50 rounds of 100 draws from either group.",
     ]
     if "note" in failure:
         notes.append(f"Note: {failure['note']}.")
@@ -294,11 +397,13 @@ def images_and_failures(_: Workspace, results: Results) -> Report:
 
 def augmentations(workspace: Workspace, results: Results) -> Report:
     """Figure 3: one row per corruption, one column per set of augmentations."""
-    columns, series = {}, {}
+    columns, series, rows = {}, {}, list[list[Cell]]()
     colors = iter((GREEN, BLUE, ORANGE))
     for run, title in experiments.AUGMENTATIONS.items():
-        columns[title] = results(run, "corruption")["spearman"]
+        values = results(run, "corruption")
+        columns[title] = values["spearman"]
         series[title] = (title, next(colors))
+        rows.append([title, values["mean_spearman"], *_beside(values)])
     columns["paper: default"] = paper.TABLE_1["Ours (-)"]
     notes = [
         "Gaussian noise: sigma drawn below 0.25. Stronger color jitter: brightness, contrast and "
@@ -308,9 +413,12 @@ def augmentations(workspace: Workspace, results: Results) -> Report:
         "says that with noise among the views the correlations of Gaussian and speckle noise turn "
         "positive, and that those of brightness and similar corruptions shift with stronger "
         "jitter.",
+        _BESIDE_NOTE,
     ]
     draw = _bars(workspace, _LABELS, {"": series}, "Spearman correlation")
-    return Report(_by_corruption(columns), notes, draw)
+    names = ["views", "Spearman", *_BESIDE_TITLES]
+    more = {"means": Table(columns=names, rows=rows, title="Means over the corruptions")}
+    return Report(_by_corruption(columns), notes, draw, more)
 
 
 def along_training(workspace: Workspace, results: Results) -> Report:
@@ -325,16 +433,18 @@ def along_training(workspace: Workspace, results: Results) -> Report:
         "mc_infonce": _mean(paper.TABLE_1["MCInfoNCE (-)"]),
     }
     rows: list[list[Cell]] = []
+    empty: list[Cell] = [None] * len(_BESIDE_TITLES)
+    unknown = [None, *empty]
     for run, method in methods.items():
         measured = results.along(run, "corruption") if run in ends else []
-        spearman = {epoch: found["mean_spearman"] for epoch, found in measured}
+        known = {epoch: [each["mean_spearman"], *_beside(each)] for epoch, each in measured}
         for epoch, found in results.along(run, "accuracy"):
             accuracy = (found["linear"], found["knn"])
             whole = int(epoch) if epoch == int(epoch) else epoch
-            rows.append([method, whole, *accuracy, spearman.get(epoch)])
+            rows.append([method, whole, *accuracy, *known.get(epoch, unknown)])
     share = paper.FAILURE["correct"] / (paper.FAILURE["correct"] + paper.FAILURE["wrong"])
-    rows.append(["paper: SimCLR + vMF", 1000, share, None, ends["simclr_vmf"]])
-    rows.append(["paper: MC-InfoNCE", 1000, None, None, ends["mc_infonce"]])
+    rows.append(["paper: SimCLR + vMF", 1000, share, None, ends["simclr_vmf"], *empty])
+    rows.append(["paper: MC-InfoNCE", 1000, None, None, ends["mc_infonce"], *empty])
     notes = [
         "Linear: a linear probe on the features; k-NN: a vote of "
         f"{results('simclr_vmf', 'accuracy')['neighbors']} neighbors.",
@@ -342,8 +452,10 @@ def along_training(workspace: Workspace, results: Results) -> Report:
         "predictions that it prints for Figure 2B; its correlations are the means of Table 1. It "
         "says that the deterministic method is 2 % more accurate than its own, which is more "
         "accurate than MC-InfoNCE.",
+        _BESIDE_NOTE,
     ]
     columns = ["method", "epoch", "accuracy: linear", "accuracy: k-NN", "mean Spearman"]
+    columns += _BESIDE_TITLES
     drawn = {methods[run]: end for run, end in ends.items() if workspace.budget.is_papers}
     draw = functools.partial(figures.draw_lines, ends=drawn)
     return Report(Table(columns=columns, rows=rows), notes, draw)
@@ -376,11 +488,15 @@ def _varied(setting: str) -> Callable[[Budget], dict[Any, str]]:
     return functools.partial(experiments.varied_runs, setting=setting)
 
 
+_FRAMEWORKS = experiments.FRAMEWORKS | {
+    "vi_simsiam": "vi_simsiam",
+    "simclr, wide head": "simclr_vmf-kappa",
+}
 _REPORTS: dict[str, Callable[[Workspace, Results], Report]] = {
     "table1": functools.partial(baselines, "spearman", paper.TABLE_1),
     "pearson": functools.partial(baselines, "pearson", paper.TABLE_1_PEARSON),
     "table2": out_of_distribution,
-    "table3": lambda *of: means("framework", lambda _: experiments.FRAMEWORKS, paper.TABLE_3, *of),
+    "table3": lambda *of: means("framework", lambda _: _FRAMEWORKS, paper.TABLE_3, *of),
     "table4": lambda *of: means("dimension", _varied("model.dimension"), paper.TABLE_4, *of),
     "table5": lambda *of: means("network", _varied("model.backbone"), paper.TABLE_NETWORKS, *of),
     "figure1": distributions,
