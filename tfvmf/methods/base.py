@@ -76,6 +76,7 @@ class Method(abc.ABC):
     probabilistic: ClassVar[bool] = True  # whether the encoder learns a concentration
     explicit: ClassVar[bool] = True  # whether the paper's alignment and penalty teach it
     learns_directions: ClassVar[bool] = True  # or only the concentration head changes
+    relative_cost: ClassVar[float] = 1.0  # time of a step, as a multiple of that of SimCLR
     backbone: models.Backbone | None = None  # what the encoder was last built on
     takes: str = "images"  # what the encoder is applied to, or `features`
     kappa_note: str = ""  # what a reader of kappa should know

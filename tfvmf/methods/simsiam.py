@@ -89,6 +89,7 @@ class BYOL(SimSiam):
         "output_norm": Setting(False, "batch norm at the end of the projector"),
     }
     follows_epochs: ClassVar[bool] = True
+    relative_cost: ClassVar[float] = 1.3  # the target sees both views too, without a gradient
 
     def build_parts(self) -> None:
         """The predictor, and the target: a copy of the encoder without its concentration."""

@@ -16,6 +16,7 @@ class Supervised(Method):
     num_views = 1
     needs_labels: ClassVar[bool] = True
     probabilistic: ClassVar[bool] = False
+    relative_cost: ClassVar[float] = 0.5  # one view
 
     def build_parts(self) -> None:
         """The classifier."""

@@ -177,9 +177,9 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
 
         return embed
 
-    damaged, small = map(embedding, damaged_views(augmentation, source.native_size))
+    wide_views, crops = damaged_views(augmentation, source.native_size)
     embeds = [embedding(whole_images), *[embedding(augmentation)] * ordinary]
-    embeds += [damaged] * (wide - wide // 2) + [small] * (wide // 2)
+    embeds += [embedding(wide_views)] * (wide - wide // 2) + [embedding(crops)] * (wide // 2)
     # In a random order: a folder lists class after class, and wide views mix images of a batch.
     order = np.random.default_rng(config.seed).permutation(source.size).astype(np.int32)
 

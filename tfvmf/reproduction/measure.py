@@ -74,7 +74,7 @@ def _corrupted_scores(
     """The corrupted images, and scores of them: [18, 6, N] (clean, severities 1 to 5) by name."""
     corrupted = corrupted_images(subject, options)
     kept = kept_scores(subject, options, corrupted, *(further or ((),)))
-    arrays = {n: [*v.values()] if isinstance(v, Mapping) else v for n, v in kept.items()}
+    arrays = {n: [*v.values()] if isinstance(v, Mapping) else [*v] for n, v in kept.items()}
     return corrupted, {name: np.stack(values) for name, values in arrays.items()}
 
 
