@@ -13,6 +13,7 @@ import io
 import itertools
 import os
 import pathlib
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -254,7 +255,7 @@ def _values(columns: Columns) -> dict[str, Any]:
 
 def _natural(name: str) -> tuple[bool, int, str]:
     """Sorts numbers as such, before words."""
-    digits = name.isascii() and name.isdigit() and len(name) < 19
+    digits = re.fullmatch(r"\d{1,18}", name, re.ASCII)
     return not digits, int(name) if digits else 0, name
 
 
@@ -315,10 +316,8 @@ class _Pictures:
 
 def _parse(name: str) -> tuple[str, str, int]:
     """`cifar10/test:7` as source, split and index; empty for anything else."""
-    start, _, index = name.rpartition(":")
-    source, _, split = start.rpartition("/")
-    number = index.isascii() and index.isdigit() and len(index) < 19
-    return (source, split, int(index)) if source and split and number else ("", "", -1)
+    found = re.fullmatch(r"(.+)/([^/]+):(\d{1,18})", name, re.ASCII | re.DOTALL)
+    return (found[1], found[2], int(found[3])) if found else ("", "", -1)
 
 
 def _encode(pixels: np.ndarray, limit: int) -> bytes:
