@@ -8,9 +8,9 @@ TINY = Budget(
     config="digits",
     changes={
         "epochs": 1,
-        "batch_size": 349,
+        "batch_size": 330,
         "data.image_size": 8,
-        "data.reserve": 1.0,
+        "data.reserve": 77.0,
         "model.backbone": "resnet10",
         "model.width": 2,
         "model.dimension": 64,
@@ -25,7 +25,7 @@ TINY = Budget(
     num_members=2,
     num_passes=2,
     sets=DIGITS.sets,
-    rates=dict.fromkeys(("resnet10", "resnet18", "resnet34", "resnet50"), 349.0),
+    rates=dict.fromkeys(("resnet10", "resnet18", "resnet34", "resnet50"), 330.0),
     measuring=1000.0,
 )
 

@@ -39,7 +39,7 @@ class Results:
             if result is None:
                 raise ValueError(f"{item.label} was not measured")
             found.setdefault((item.task.run, item.task.kind), []).append((item.epoch, result))
-        self._found: dict[tuple[str, str], Any] = (first._found if first else {}) | found
+        self.found: dict[tuple[str, str], Any] = (first.found if first else {}) | found
 
     def __call__(self, run: str, kind: str) -> dict[str, Any]:
         """The result at the end of a run."""
@@ -47,11 +47,11 @@ class Results:
 
     def get(self, run: str, kind: str) -> dict[str, Any] | None:
         """The same, or None if it was not measured."""
-        return self(run, kind) if (run, kind) in self._found else None
+        return self(run, kind) if (run, kind) in self.found else None
 
     def along(self, run: str, kind: str) -> list[tuple[float, dict[str, Any]]]:
         """The results along a run: (epoch, result) pairs, the earliest first."""
-        return self._found[run, kind]
+        return self.found[run, kind]
 
 
 def of_seeds(items: Sequence[Measurement], workspace: Workspace) -> list[Results]:
