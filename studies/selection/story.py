@@ -5,7 +5,7 @@
 10,000 files in one folder: 9,800 test images of CIFAR-10; 70 near-duplicates of some of them
 (shifted by 2 pixels, JPEG of quality 75); 70 MNIST digits; and of the 200 test images that are left
 out 30 with noise and 30 with blur of severity 5 (CIFAR-10-C protocol, generated). `tfvmf embed
---levels` makes the table, unless it is there already; each strategy selects 400 (`duplicates` at
+--with_levels` makes the table, unless it is there already; each strategy selects 400 (`duplicates` at
 most: what is kept is not listed). Chance finds 4 %.
 
 A near-duplicate is found by `duplicates` when it is listed as one of its original, or the original
@@ -123,7 +123,7 @@ def main() -> None:
         partial.rename(folder)
     table = place / f"{pathlib.Path(_FLAGS.model).name}.parquet"
     if not table.exists():
-        embedding.embed(_FLAGS.model, folder, table, levels=True)
+        embedding.embed(_FLAGS.model, folder, table, with_levels=True)
     print(f"| {table.stem}, first {_FLAGS.count} | near-duplicates | digits | noise | blur |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for by in STRATEGIES:

@@ -182,7 +182,7 @@ def test_a_real_run(tmp_path):
 def test_levels_of_a_run_are_a_column(tmp_path):
     workdir = make_run(tmp_path / "run")
     output = tmp_path / "out.npz"
-    done = embedding.embed(workdir, "digits", output, split="test", levels=True)
+    done = embedding.embed(workdir, "digits", output, split="test", with_levels=True)
     read = embedding.read_table(done.output)
     images = load_source("digits", "test", image_size=16).images()
     network = models.with_levels(tfvmf.load(workdir).encoder)
@@ -191,7 +191,7 @@ def test_levels_of_a_run_are_a_column(tmp_path):
         np.testing.assert_allclose(read[name], expected[name], rtol=1e-3, atol=1e-4)
     (tmp_path / "file.keras").touch()
     with pytest.raises(UserError, match=r"levels: .* is not a run directory"):
-        embedding.embed(tmp_path / "file.keras", "digits", output, levels=True)
+        embedding.embed(tmp_path / "file.keras", "digits", output, with_levels=True)
 
 
 KILLED = """

@@ -139,7 +139,7 @@ def test_a_judge_that_promises_gigabytes_is_refused_unread(arrays, tmp_path):
 
 def test_a_judge_that_is_no_file_is_not_the_same_as_none(tmp_path):
     (tmp_path / "judge.npz").symlink_to("judge.npz")
-    with pytest.raises(UserError, match="regular file"):
+    with pytest.raises(UserError, match="symbolic links"):
         posthoc.load(tmp_path)
 
 

@@ -119,7 +119,7 @@ def embed(
     actors: int = 2,
     ray_address: str = "",
     column: str = "",
-    levels: bool = False,
+    with_levels: bool = False,
 ) -> Embedded:
     """Embeds images and writes the table of them, see `tfvmf.embedding.table`.
 
@@ -147,7 +147,7 @@ def embed(
         actors: With Ray, the processes that embed.
         ray_address: With Ray, the cluster; by default one is started on this machine.
         column: With Ray, the column of Parquet files or TFRecords that has the images.
-        levels: Also write the column `levels`, see `tfvmf.load`.
+        with_levels: Also write the column `levels`, see `tfvmf.load`.
 
     Raises:
         UserError: A mistake in the arguments, found before the model is loaded where possible; or
@@ -157,8 +157,8 @@ def embed(
     if sort not in ("", "concentration") or batch_size < 1 or actors < 1:
         given = f"sort={sort}, batch_size={batch_size}, actors={actors}"
         raise UserError(f"{given}: expected concentration, 1 or more, 1 or more")
-    if of and (sort or restart or levels):
-        given = f"sort={sort}" if sort else "restart=true" if restart else "levels=true"
+    if of and (sort or restart or with_levels):
+        given = f"sort={sort}" if sort else "restart=true" if restart else "with_levels=true"
         raise UserError(f"{given}: not with shard and engine=ray, which write a directory")
     on_ray = _import_on_ray() if engine == "ray" else None
     find = functools.partial(find_images, column=column) if on_ray else list_images
@@ -166,7 +166,7 @@ def embed(
     directory = output if of else output.with_name(f"{output.name}.parts")
     with contextlib.nullcontext() if of else _claimed(directory, output):
         settings: dict[str, Any] = {"checkpoint": os.fspath(checkpoint), "trust_model": trust_model}
-        loaded = load(model, levels=levels, **settings)
+        loaded = load(model, levels=with_levels, **settings)
         size = loaded.card["image_size"]
         if size is None:
             raise UserError(f"{loaded.path} does not say the size of its images: expected a run")
@@ -178,8 +178,10 @@ def embed(
         units = getattr(images, "units", None) or file_rows(len(images.names), PART_ROWS * (not of))
         # An empty batch shows the columns.
         outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
-        if levels and "levels" not in outputs:
-            raise UserError(f"levels: the network of {loaded.path} shows no maps of its levels")
+        if with_levels and "levels" not in outputs:
+            raise UserError(
+                f"with_levels: the network of {loaded.path} shows no maps of its levels"
+            )
         schema = table.table_schema(outputs, labels=images.labels is not None)
         plan = {
             "model": model_identity(loaded),

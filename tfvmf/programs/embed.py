@@ -43,7 +43,10 @@ FLAGS: cli.Flags = {
     "output": "the file to write: .parquet, .npz, or .csv, which has no vectors; or a directory, "
     "with --shard or --engine=ray",
     **dict.fromkeys(("checkpoint", "data_dir", "download", "max_pixels", "trust_model"), ""),
-    "levels": (False, "also write levels, by which select finds near-duplicates best; of a run"),
+    "with_levels": (
+        False,
+        "also write levels, by which select finds near-duplicates best; of a run",
+    ),
     "sort": ("", "concentration: sort the rows, draw a sheet", ["concentration"]),
     "batch_size": (64, "images per forward pass", 1),
     "restart": (False, "do not continue what OUTPUT.parts holds, but start again"),

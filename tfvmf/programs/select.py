@@ -14,7 +14,7 @@ and group; without --output it is printed. Strategies:
   foreign     lowest familiarity first
   duplicates  what resembles a more certain image, which is kept; groups are numbered. --threshold
               is a cosine; --count alone takes what stands out most among its neighbors, by the
-              column levels if the table has it (tfvmf embed --levels)
+              column levels if the table has it (tfvmf embed --with_levels)
   diverse     each as far as possible from those before it (greedy k-center)
   typical     largest mean cosine to its 10 nearest first
 
