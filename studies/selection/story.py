@@ -5,8 +5,8 @@
 10,000 files in one folder: 9,800 test images of CIFAR-10; 70 near-duplicates of some of them
 (shifted by 2 pixels, JPEG of quality 75); 70 MNIST digits; and of the 200 test images that are left
 out 30 with noise and 30 with blur of severity 5 (CIFAR-10-C protocol, generated). `tfvmf embed
---with_levels` makes the table, unless it is there already; each strategy selects 400 (`duplicates` at
-most: what is kept is not listed). Chance finds 4 %.
+--with_levels` makes the table, unless it is there already; each strategy selects 400 (`duplicates`
+at most: what is kept is not listed). Chance finds 4 %.
 
 A near-duplicate is found by `duplicates` when it is listed as one of its original, or the original
 as one of it; by all other strategies when it is listed. Where the model was never calibrated,

@@ -77,7 +77,8 @@ def test_other_experiments_reuse_the_run(made):
     plan = make_plan(workspace, EXPERIMENTS["table3"])
     finished = [run.label for run in plan.trainings if run.done]
     assert finished == ["simclr_vmf"]
-    assert [item.done for item in plan.measurements] == [True, False, False, False]
+    done = [item.done for item in plan.measurements]
+    assert done == [True] + [False] * (len(done) - 1)
 
 
 def test_the_table_is_the_mean_of_what_was_measured(made, run):
@@ -201,15 +202,15 @@ def test_failure_groups_hold_all_images(run):
     found = measure.failure(run, OPTIONS)
     kappa = run.embedder(run.test.images(0, 20))["concentration"]
     groups = found["kappa_correct"] + found["kappa_wrong"]
-    assert sorted(groups) == pytest.approx(sorted(kappa.tolist()))
+    assert sorted(groups) == pytest.approx(sorted(kappa.tolist()), abs=1e-5)
     assert found["correct"] + found["wrong"] == 20
 
 
 def test_examples_are_in_the_order_of_kappa(run):
     found = measure.examples(run, OPTIONS)
     kappa = run.embedder(run.test.images(0, 20))["concentration"]
-    assert found["most"]["kappa"][0] == pytest.approx(kappa.max())
-    assert found["least"]["kappa"][0] == pytest.approx(kappa.min())
+    assert found["most"]["kappa"][0] == pytest.approx(kappa.max(), abs=1e-5)
+    assert found["least"]["kappa"][0] == pytest.approx(kappa.min(), abs=1e-5)
     for entry in found["corrupted"].values():  # of the same image
         images = measure.read_images(entry)
         assert images.shape == (6, 8, 8, 3)
