@@ -141,7 +141,7 @@ def test_fit_kappa_to_features(call, tmp_path, rng):
     assert "tfvmf export runs/mine-kappa" in output
     code, output, errors = call("fit-kappa", "mine.npz", "--config.batch_size=20", "--workdir=long")
     assert code == 0, errors
-    assert "1500 steps (750 epochs)" in output  # enough, however few images there are
+    assert "400 steps (200 epochs)" in output  # enough, however few images there are
     code, _, errors = call("evaluate", "runs/mine-kappa")
     assert (code, errors.count("\n")) == (2, 1)
     assert "images to measure" in errors

@@ -29,8 +29,8 @@ from tfvmf.training.inputs import Inputs, image_inputs, load_sources
 from tfvmf.training.strategies import split_processor
 
 _CACHED_VIEWS = 2  # of each image, and as many wide ones
-# Steps of training at least (docs/kappa.md); those on new views need forward passes.
-_CACHED_STEPS, _STEPS, _EPOCHS = 1500, 400, 2
+_STEPS = 400  # of training at least (docs/kappa.md)
+_EPOCHS = 2  # at least, on new views
 # What Keras and TensorFlow put around the message of an operation.
 _NOISE = re.compile(
     r"\x1b\[\d+m|Exception encountered when calling \S+ |Graph execution error: .*unavailable> "
@@ -62,7 +62,7 @@ def fit_kappa(
             `configs/photos.py` by default, with images of 224x224 if the model takes any size.
         changes: Dotted settings in which the result differs from the model's run or from
             `config`, and from what is best for a head (`fit_config`): wide views, all levels, two
-            views of each kind that are embedded once, and 1,500 steps of Adam on them. A model
+            views of each kind that are embedded once, and 400 steps of Adam on them. A model
             from elsewhere gets images of its own size; its further settings are
             `model.feature_layer`, `.input_range`, `.level_layers` and `.weights`
             (`models.load_backbone`).
@@ -142,7 +142,7 @@ def _choose_length(config: ml_collections.ConfigDict, size: int, chosen: Mapping
         config.batch_size = min(config.batch_size, max(size, 2))
     if "epochs" not in chosen:
         steps = max(1, size // config.batch_size)
-        wanted = math.ceil((_CACHED_STEPS if cached_views else _STEPS) / steps)
+        wanted = math.ceil(_STEPS / steps)
         config.epochs = max(wanted, 1 if cached_views else _EPOCHS)
     for key, parts in (("monitor.every_epochs", 1), ("checkpoint.every_epochs", 4)):
         if key not in chosen:

@@ -50,7 +50,7 @@ FLAGS: cli.Flags = {
         "new views every step",
         0,
     ),
-    "epochs": (int, "passes over the images; by default enough for 1,500 steps", 1),
+    "epochs": (int, "passes over the images; by default enough for 400 steps", 1),
     "learning_rate": (float, "learning rate of Adam; 1e-3 by default", 0),
 }
 _SETTINGS = {
