@@ -157,8 +157,9 @@ class Method(abc.ABC):
             kinds.append((data.WideViews(augmentation=augmentation), self.num_wide_views))
         return kinds
 
-    def after_step(self, context: StepContext) -> None:  # noqa: B027
+    def after_step(self, context: StepContext) -> None:
         """Moves what no gradient moves, after the optimizer; outside of the replicas."""
+        del context  # AutoGraph needs a statement
 
     @property
     def encoder(self) -> keras.Model:
