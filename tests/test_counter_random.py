@@ -33,7 +33,6 @@ def seeds():
 )
 def test_mixer_is_murmur3s(word, hashed):
     assert counter_random._mix(tf.constant([word], tf.uint32)).numpy()[0] == hashed
-    assert counter_random._mix_numpy(np.array([word], np.uint32))[0] == hashed
 
 
 def test_uniforms_in_pythons_integers():
