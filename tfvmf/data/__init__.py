@@ -1,4 +1,4 @@
-"""Data: sources of images, corruptions, and views, which need TensorFlow and load when used."""
+"""Data: sources of images, views of them, corruptions."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Augmentation", "Source", "WideViews", "download", "load_source"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # views need TensorFlow: they load when first used
     modules = {"Augmentation": "tfvmf.data.augment", "WideViews": "tfvmf.data.wide"}
     if name in modules:
         return getattr(importlib.import_module(modules[name]), name)
