@@ -18,6 +18,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 
@@ -65,8 +66,8 @@ def make_images(folder: pathlib.Path, count: int, size: int, suffix: str, links:
 
 def embed(data: pathlib.Path, engine: str) -> tuple[float, float]:
     """Seconds of a command, and the most MiB that its processes held together."""
-    output = pathlib.Path(_PLACE.value, "out" if engine == "ray" else "out.parquet")
-    shutil.rmtree(output, ignore_errors=True)
+    place = tempfile.mkdtemp(dir=_PLACE.value)
+    output = pathlib.Path(place, "out" if engine == "ray" else "out.parquet")
     command = [
         sys.executable,
         "-m",
@@ -90,9 +91,11 @@ def embed(data: pathlib.Path, engine: str) -> tuple[float, float]:
                     held += each.memory_full_info().pss
         most = max(most, held / 2**20)
         time.sleep(0.5)
+    seconds = time.perf_counter() - start
+    shutil.rmtree(place)
     if process.returncode:
         raise SystemExit(f"{command} failed: {process.returncode}")
-    return time.perf_counter() - start, most
+    return seconds, most
 
 
 def main(argv: Sequence[str]) -> None:
