@@ -26,6 +26,7 @@ from tfvmf.serving import load
 _BATCHES = 4  # of one call of an actor
 _BLOCK = 2**24  # bytes of a block on its way, at most, unless one image is larger
 _STORE = 2**29  # bytes of the object store of a Ray that is started here
+_PATIENCE = 10  # seconds that a cluster has to answer
 _FETCHES = 16  # files that an actor reads from a remote file system at a time
 
 
@@ -155,7 +156,10 @@ def _connected(address: str) -> Iterator[None]:
     here: dict[str, Any] = {"num_cpus": cores.available(), "object_store_memory": _STORE}
     here["include_dashboard"] = False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
+        if host and port.isdigit():  # Ray itself would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
         ray.init(address or "local", **quiet, **({} if address else here))
     except Exception as error:  # Ray raises this very class, too
         reason = " ".join(str(error).split())[:200]
