@@ -28,7 +28,7 @@ from tfvmf.training.checkpoints import load_method
 from tfvmf.training.inputs import Inputs, image_inputs, load_sources
 from tfvmf.training.strategies import split_processor
 
-_CACHED_VIEWS = 2  # of each image, and as many wide ones
+_CACHED_VIEWS = 2  # of each image, and as many damaged ones
 _STEPS = 400  # of training at least (docs/kappa.md)
 _EPOCHS = 2  # at least, on new views
 # What Keras and TensorFlow put around the message of an operation.
@@ -62,7 +62,7 @@ def fit_kappa(
             `configs/photos.py` by default, with images of 224x224 if the model takes any size.
         changes: Dotted settings in which the result differs from the model's run or from
             `config`, and from what is best for a head (`fit_config`): wide views, all levels, two
-            views of each kind that are embedded once, and 400 steps of Adam on them. A model
+            ordinary and two damaged views that are embedded once, and 400 steps of Adam on them. A model
             from elsewhere gets images of its own size; its further settings are
             `model.feature_layer`, `.input_range`, `.level_layers` and `.weights`
             (`models.load_backbone`).
