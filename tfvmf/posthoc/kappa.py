@@ -62,8 +62,8 @@ def fit_kappa(
             `configs/photos.py` by default, with images of 224x224 if the model takes any size.
         changes: Dotted settings in which the result differs from the model's run or from
             `config`, and from what is best for a head (`fit_config`): wide views, all levels, two
-            ordinary and two damaged views that are embedded once, and 400 steps of Adam on them. A model
-            from elsewhere gets images of its own size; its further settings are
+            ordinary and two damaged views that are embedded once, and 400 steps of Adam on them. A
+            model from elsewhere gets images of its own size; its further settings are
             `model.feature_layer`, `.input_range`, `.level_layers` and `.weights`
             (`models.load_backbone`).
         logical_devices: See `strategies.make_strategy`.
