@@ -46,6 +46,7 @@ def test_help_answers_at_once_without_tensorflow():
         (["table1", "--max_images=-1"], "max_images"),
         (["table1", "--seed=-1"], "seed"),
         (["table1", "--dry"], "dry"),
+        (["table1", "--reference_encoder=/no/such.keras"], "/no/such.keras"),
     ],
 )
 def test_mistakes_give_one_line_and_exit_code_2(arguments, message, tmp_path):

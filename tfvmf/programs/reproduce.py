@@ -49,9 +49,12 @@ def main(values: flags.FlagValues) -> None:
     if not values.dry_run:
         cli.download(values, sources(values.experiment, budget))
     cli.import_tensorflow()
+    from tfvmf.posthoc.kappa import kind_of
     from tfvmf.reproduction import execute
     from tfvmf.reproduction.plan import Workspace
 
+    if values.reference_encoder:
+        kind_of(values.reference_encoder)  # refused now, not after hours
     workspace = Workspace(
         budget=budget,
         directory=values.workdir or f"runs/reproduce/{name}",
