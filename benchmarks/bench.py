@@ -9,10 +9,10 @@ works: a noisy machine is noisy for both. A ratio is the median over the rounds.
 table; writes it to runs/bench/bench.md, with all that was measured to runs/bench/bench.json and,
 with the section growth, a plot to runs/bench/growth.png. Exits with 1 if a section failed.
 
-Sections: train_step (against PyTorch, which `make bench` installs), pipeline, uncertainty,
-evaluation, startup, runtimes (an export in TensorFlow, ONNX Runtime, OpenVINO and LiteRT), limit
-(share of what the machine can do), growth. 50 minutes on 2 idle cores,
-less the next time: what torch.compile makes is kept.
+Sections: train_step and trunk (ResNets, and the network for CPUs, against PyTorch, which `make
+bench` installs), pipeline, uncertainty, evaluation, startup, runtimes (an export in TensorFlow,
+ONNX Runtime, OpenVINO and LiteRT), limit (share of what the machine can do), growth. 50 minutes on
+2 idle cores, less the next time: what torch.compile makes is kept.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from tfvmf.errors import UserError
 from tfvmf.files import write_json, write_text
 from tfvmf.programs import cli
 
-_SENSITIVE = ("train_step", "startup")  # to noise, although candidates take turns
+_SENSITIVE = ("train_step", "trunk", "startup")  # to noise, although candidates take turns
 
 _SECTIONS = flags.DEFINE_string(
     "sections", ",".join(SECTIONS), "what to measure, separated by commas"

@@ -17,6 +17,7 @@ from benchmarks.side_by_side.table import Row
 
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
     "train_step": train_step.measure,
+    "trunk": train_step.measure_trunk,
     "pipeline": pipeline.measure,
     "uncertainty": uncertainty.measure,
     "evaluation": evaluation.measure,
