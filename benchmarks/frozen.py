@@ -60,7 +60,11 @@ def measure() -> None:
 
     bare = tf.function(lambda x: frozen(x, training=False))
     plain = tf.function(lambda x: levels(x, training=False))
-    full = tf.function(lambda x: {**(found := levels(x, training=False)), **judged(found)})
+
+    @tf.function
+    def full(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        found = levels(x, training=False)
+        return {**found, **judged(found)}
 
     def of_batches(graph: Callable, batch: tf.Tensor) -> float:
         start = time.perf_counter()

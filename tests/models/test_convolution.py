@@ -25,7 +25,9 @@ def drawn(rng, shape, filters, dtype):
     return [tf.constant(rng.normal(size=size), dtype) for size in shapes]
 
 
-@pytest.mark.parametrize("shape", [(3, 4, 4, 5), (2, 7, 5, 3), (1, 1, 1, 2), (2, 16, 9, 4)])
+@pytest.mark.parametrize(
+    "shape", [(3, 4, 4, 5), (2, 7, 5, 3), (1, 1, 1, 2), (2, 16, 9, 4), (2, 12, 3, 4)]
+)
 def test_winograds_method_is_a_convolution(rng, shape):
     tensors = drawn(rng, shape, 6, tf.float64)
     for found, expected in zip(
@@ -36,8 +38,9 @@ def test_winograds_method_is_a_convolution(rng, shape):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_rounding_errors_are_at_most_four_times_those_of_a_direct_convolution(rng):
-    exact = drawn(rng, (32, 8, 8, 64), 64, tf.float64)
+@pytest.mark.parametrize(("side", "times"), [(3, 3), (8, 4), (12, 15)])
+def test_rounding_errors_are_a_few_times_those_of_a_direct_convolution(rng, side, times):
+    exact = drawn(rng, (32, side, side, 64), 64, tf.float64)
     single = [tf.cast(t, tf.float32) for t in exact]
     exact = [tf.cast(t, tf.float64) for t in single]
     truth = with_gradients(direct, *exact)
@@ -45,8 +48,8 @@ def test_rounding_errors_are_at_most_four_times_those_of_a_direct_convolution(rn
     theirs = with_gradients(direct, *single)
     for value, our, their in zip(truth, ours, theirs, strict=True):
         error = np.std(our.numpy() - value)
-        assert error < 4 * np.std(their.numpy() - value)
-        assert error < 2e-6 * np.std(value)
+        assert error < times * np.std(their.numpy() - value)
+        assert error < 5e-7 * times * np.std(value)
 
 
 def operations(layer, training, height=8, channels=64):

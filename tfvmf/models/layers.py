@@ -126,17 +126,19 @@ def _normalize(
 
 # How much faster Winograd's method is, forward and backward, on 2 cores with AVX2 and with AVX-512
 # (benchmarks/convolutions.py): [512, 4, 4, 128] 2.6 and 1.3 times, [64, 16, 16, 128] 2.1 and 1.4,
-# [512, 12, 12, 192] 2.0 with AVX-512. At 64 channels, [512, 8, 8, 64], it is 1.8 and 1.0 times: the
-# same limit serves both. With fewer channels or on larger maps the ways to the points and back cost
-# what the products save.
-_CHANNELS = 64
+# [512, 8, 8, 64] 1.8 and 1.0; with AVX-512 also [512, 6, 6, 192] 2.6, [512, 3, 3, 384] 2.2, and 1.4
+# of [512, 12, 12, 32] to 128 channels. With fewer channels (the harmonic mean of those in and out
+# counts) or on larger maps the ways to the points and back cost what the products save.
+_CHANNELS = 48
 _SIDE = 16
 
-_TILE = 4  # outputs, in each dimension
-# Where the polynomials are evaluated, besides infinity. Pairs of reciprocals keep the powers small:
-# rounding errors are twice those of a direct convolution, with 0, 1, -1, 2, -2 five times.
-_POINTS = (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2)
-_COUNT = len(_POINTS) + 1
+# Outputs of a tile, in each dimension -> where the polynomials are evaluated, besides infinity. The
+# points keep rounding errors small: beside those of a direct convolution 0.8, 1.5 and 6 times.
+_POINTS = {
+    3: (1 / 2, -1 / 2, 4 / 3, -4 / 3),
+    4: (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2),
+    6: (0.0, 1 / 2, -1 / 2, 1.0, -1.0, 2.0, -2.0),
+}
 
 
 @keras.saving.register_keras_serializable(package="tfvmf")
@@ -165,7 +167,7 @@ class Convolution(keras.layers.Conv2D):
             and not self.use_bias
             and self.activation is keras.activations.linear
             and inputs.dtype in (tf.float32, tf.float64)
-            and min(channels, self.filters) >= _CHANNELS
+            and 2 * channels * self.filters >= _CHANNELS * (channels + self.filters)
             and None not in (height, width)
             and max(height, width) <= _SIDE
             and all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
@@ -177,9 +179,10 @@ def winograd(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
     Four outputs in a row of a filter of three are a product of polynomials of degrees 3 and 2,
     which is known from its values at six points: y = A' [(G g) * (B' d)] with six multiplications
-    instead of twelve, and in two dimensions 36 instead of 144. The values of all tiles at one
-    point, over all channels, are one matrix product, and so are the input and output transforms. H
-    and W must be known when the graph is made.
+    instead of twelve, and in two dimensions 36 instead of 144. Maps that three or six divide get
+    tiles of that size. The values of all tiles at one point, over all channels, are one matrix
+    product, and so are the input and output transforms. H and W must be known when the graph is
+    made.
 
     Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016.
     """
@@ -189,49 +192,56 @@ def winograd(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     to_rows, from_rows = (tf.constant(m, x.dtype) for m in _of_maps(height))
     to_columns, from_columns = (tf.constant(m, x.dtype) for m in _of_maps(width))
     rows, columns = to_rows.shape[0], to_columns.shape[0]  # points times tiles
-    tiles = rows // _COUNT
+    high, wide = (_tile(size) + 2 for size in (height, width))  # numbers of points
 
-    to_points = tf.constant(_of_filters(), x.dtype)
+    to_points = tf.constant(np.kron(_of_filters(height), _of_filters(width)), x.dtype)
     kernel = to_points @ tf.reshape(kernel, [9, channels * filters])
-    kernel = tf.reshape(kernel, [_COUNT, 1, _COUNT, channels, filters])
+    kernel = tf.reshape(kernel, [high, 1, wide, channels, filters])
 
     # Pixels first, so that each way is one product with all images and channels side by side.
     x = tf.transpose(x, [1, 2, 0, 3])
     x = to_rows @ tf.reshape(x, [height, -1])
     x = to_columns @ tf.reshape(x, [rows, width, -1])
-    x = tf.reshape(x, [_COUNT, tiles, _COUNT, -1, channels]) @ kernel
+    x = tf.reshape(x, [high, rows // high, wide, -1, channels]) @ kernel
     x = from_columns @ tf.reshape(x, [rows, columns, -1])
     x = from_rows @ tf.reshape(x, [rows, -1])
     return tf.transpose(tf.reshape(x, [height, width, batch, filters]), [2, 0, 1, 3])
 
 
+def _tile(size: int) -> int:
+    """The outputs of a tile with which a side of a map takes the fewest multiplications."""
+    return min(_POINTS, key=lambda tile: (-(-size // tile) * (tile + 2), tile))
+
+
 @functools.cache
-def _of_filters() -> np.ndarray:
-    """From the 9 weights of a filter to its values at all pairs of points, [36, 9]."""
-    powers = np.vander(_POINTS, 3, increasing=True)
-    others = [np.prod(point - np.delete(_POINTS, j)) for j, point in enumerate(_POINTS)]
-    one_way = np.vstack([powers / np.reshape(others, [-1, 1]), [0.0, 0.0, 1.0]])  # G
-    return np.kron(one_way, one_way)
+def _of_filters(size: int) -> np.ndarray:
+    """From the 3 weights of a filter to its values at the points of a side of a map, [T + 2, 3]."""
+    points = _POINTS[_tile(size)]
+    powers = np.vander(points, 3, increasing=True)
+    others = [np.prod(point - np.delete(points, j)) for j, point in enumerate(points)]
+    return np.vstack([powers / np.reshape(others, [-1, 1]), [0.0, 0.0, 1.0]])  # G
 
 
 @functools.cache
 def _of_maps(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Along one side of a map, from pixels to points and tiles [6 T, size], and back [size, 6 T].
+    """Along one side of a map, from pixels to points and tiles [P, size], and back [size, P].
 
-    There are T = size / 4 tiles, rounded up. What is beyond the map is 0, or not wanted.
+    P is the number of points times that of tiles. What is beyond the map is 0, or not wanted.
     """
-    lagrange = [polynomial.polyfromroots(np.delete(_POINTS, j)) for j in range(len(_POINTS))]
-    infinity = polynomial.polyfromroots(_POINTS)
-    there = np.vstack([np.pad(lagrange, [[0, 0], [0, 1]]), infinity])  # B', [6, 6]
-    back = np.vander(_POINTS, _TILE, increasing=True).T  # A', [4, 6]
-    back = np.hstack([back, np.eye(_TILE)[:, -1:]])
-    tiles = -(-size // _TILE)
-    inwards = np.zeros([_COUNT, tiles, tiles * _TILE + 2])
-    outwards = np.zeros([tiles * _TILE, _COUNT, tiles])
-    for tile in range(tiles):
-        start = tile * _TILE
-        inwards[:, tile, start : start + _COUNT] = there
-        outwards[start : start + _TILE, :, tile] = back
+    tile = _tile(size)
+    points = _POINTS[tile]
+    lagrange = [polynomial.polyfromroots(np.delete(points, j)) for j in range(len(points))]
+    infinity = polynomial.polyfromroots(points)
+    there = np.vstack([np.pad(lagrange, [[0, 0], [0, 1]]), infinity])  # B'
+    back = np.vander(points, tile, increasing=True).T  # A'
+    back = np.hstack([back, np.eye(tile)[:, -1:]])
+    tiles, count = -(-size // tile), len(there)
+    inwards = np.zeros([count, tiles, tiles * tile + 2])
+    outwards = np.zeros([tiles * tile, count, tiles])
+    for number in range(tiles):
+        start = number * tile
+        inwards[:, number, start : start + count] = there
+        outwards[start : start + tile, :, number] = back
     inwards = inwards[:, :, 1 : size + 1]  # a pixel of padding on each side
     return inwards.reshape([-1, size]), outwards[:size].reshape([size, -1])
 
