@@ -84,10 +84,11 @@ def collect(run: str, data_dir: str, directory: pathlib.Path, *, suite: bool) ->
     judged, validated, others = test[:_TEST], test[_TEST : 2 * _TEST], test[2 * _TEST :]
     reserve = training.load_reserve(config)
     assert reserve is not None, "the run keeps no reserve"
+    kept_labels = np.asarray(reserve.labels)
     made: dict[str, Callable[[], Vectors]] = {
         "train": lambda: {**embed(train), "labels": train_labels},
         "others": lambda: {**embed(others), "labels": labels[2 * _TEST :]},
-        "reserve": lambda: {**embed(reserve.native().images()), "labels": reserve.labels},
+        "reserve": lambda: {**embed(reserve.native().images()), "labels": kept_labels},
         "validation_clean": lambda: embed(validated),
     }
     for name, shift in SHIFTS.items():

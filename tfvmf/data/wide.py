@@ -132,7 +132,10 @@ def _convolved(views: tf.Tensor, weights: tf.Tensor, *, spacing: int) -> tf.Tens
     for axis in (1, 2):  # mirrored at the sides; `tf.pad` refuses a batch without images
         places = np.pad(np.arange(views.shape[axis]), spacing, mode="reflect")
         padded = tf.gather(padded, places, axis=axis)
-    rates = [1, spacing, spacing, 1]
-    patches = tf.image.extract_patches(padded, [1, 3, 3, 1], [1] * 4, rates, padding="VALID")
-    flat = tf.matmul(tf.reshape(patches, [batch, height * width, 27]), weights)
-    return tf.reshape(flat, [batch, height, width, 3])
+    # Plane by plane: `tf.image.extract_patches` takes seven times as long.
+    planes = tf.transpose(padded, [0, 3, 1, 2])
+    starts = [(spacing * i, spacing * j) for i in range(3) for j in range(3)]
+    taps = [planes[:, :, i : i + height, j : j + width] for i, j in starts]
+    patches = tf.reshape(tf.stack(taps, axis=1), [batch, 27, height * width])
+    flat = tf.matmul(weights, patches, transpose_a=True)
+    return tf.transpose(tf.reshape(flat, [batch, 3, height, width]), [0, 2, 3, 1])

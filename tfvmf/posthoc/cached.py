@@ -5,6 +5,7 @@ views they are done once; a step then draws, for each image, among its views. Fe
 cached elsewhere are the same, without the images.
 """
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
@@ -169,11 +170,13 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
     augmentation = augmentation_from_config(config)
     shape = (source.size, 1 + ordinary + wide, method.cached_size)
 
+    to_cache = tf.function(method.to_cache, reduce_retracing=True)
+
     def embedding(kind: Kind) -> Callable[..., tf.Tensor]:
         @tf.function(reduce_retracing=True)
         def embed(images: tf.Tensor, rows: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
             seeds = counter_random.example_seeds(config.seed, 0, rows, number)
-            return method.to_cache(kind(images, seeds))
+            return to_cache(kind(images, seeds))
 
         return embed
 
@@ -183,13 +186,22 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
     # In a random order: a folder lists class after class, and wide views mix images of a batch.
     order = np.random.default_rng(config.seed).permutation(source.size).astype(np.int32)
 
+    def embedded(rows: np.ndarray) -> np.ndarray:
+        images, places = tf.constant(source.take(rows)), tf.constant(rows)
+        views = [embed(images, places, tf.constant(i)) for i, embed in enumerate(embeds)]
+        return np.stack(views, axis=1)
+
     def chunks() -> Iterator[np.ndarray]:
-        with Progress(source.size, unit="image", description="embedding views") as progress:
-            for rows in np.array_split(order, -(-source.size // _BATCH)):
-                images, places = tf.constant(source.take(rows)), tf.constant(rows)
-                views = [embed(images, places, tf.constant(i)) for i, embed in enumerate(embeds)]
-                yield np.stack(views, axis=1)
-                progress.update(len(rows))
+        parts = np.array_split(order, -(-source.size // _BATCH))
+        # Two at a time: a core that has done its part of an operation takes up the other batch.
+        pool = concurrent.futures.ThreadPoolExecutor(2)
+        try:
+            with Progress(source.size, unit="image", description="embedding views") as progress:
+                for values in pool.map(embedded, parts):
+                    yield values
+                    progress.update(len(values))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     array, _ = cache.load_or_build(
         {"name": f"views of {source.name}", "views": _identity(method, source, ordinary, wide)},
