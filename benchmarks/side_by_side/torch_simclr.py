@@ -7,6 +7,7 @@ threads in one would fight.
 """
 
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -115,14 +116,14 @@ def loss_of(
     return align_loss + contrastive_loss + kappa_reg_loss
 
 
-def train_step(variant: str, **problem: Any) -> Callable[[int], None]:
-    """A function that takes so many training steps on one batch of resident views."""
+def trainer(
+    variant: str, **problem: Any
+) -> tuple[ProbabilisticModel, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]:
+    """The model, and a function that takes one training step on two views; it gives the loss."""
     chosen, sizes = VARIANTS[variant], Problem(**problem)
     torch.manual_seed(0)
     layout = torch.channels_last if chosen.channels_last else torch.contiguous_format
     net = ProbabilisticModel(sizes).to(memory_format=layout).train()
-    shape = (sizes.batch, 3, sizes.image_size, sizes.image_size)
-    pos_1, pos_2 = (torch.randn(shape).to(memory_format=layout) for _ in range(2))
     optimizer = torch.optim.Adam(
         net.parameters(), lr=1e-3, weight_decay=1e-6, fused=chosen.fused or None
     )
@@ -139,13 +140,51 @@ def train_step(variant: str, **problem: Any) -> Callable[[int], None]:
     if chosen.compiled:
         forward = torch.compile(forward)
 
+    def step(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        first, second = (x.contiguous(memory_format=layout) for x in (first, second))
+        loss = forward(first, second)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return net, step
+
+
+def train_step(variant: str, **problem: Any) -> Callable[[int], None]:
+    """A function that takes so many training steps on one batch of resident views."""
+    chosen, sizes = VARIANTS[variant], Problem(**problem)
+    _, step = trainer(variant, **problem)
+    layout = torch.channels_last if chosen.channels_last else torch.contiguous_format
+    shape = (sizes.batch, 3, sizes.image_size, sizes.image_size)
+    pos_1, pos_2 = (torch.randn(shape).to(memory_format=layout) for _ in range(2))
+
     def steps(count: int) -> None:
         for _ in range(count):
-            loss = forward(pos_1, pos_2)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            loss = step(pos_1, pos_2)
         if not torch.isfinite(loss):
             raise ValueError(f"the loss is {loss.item()}")
 
     return steps
+
+
+def serve(connection: Connection, threads: int, variant: str, problem: dict[str, Any]) -> None:
+    """Trains and embeds what a connection brings, until it is closed (`time_to_quality.py`).
+
+    A pair of views [B, H, W, 3] is answered by the loss, images alone by their features [B, F].
+    """
+    torch.set_num_threads(threads)
+    net, step = trainer(variant, **problem)
+    while True:
+        try:
+            arrays = connection.recv()
+        except EOFError:
+            return
+        images = [torch.from_numpy(array).permute(0, 3, 1, 2) for array in arrays]
+        if len(images) == 2:
+            connection.send(step(*images).item())
+            continue
+        with torch.no_grad():
+            features = torch.flatten(net.eval().f(images[0]), start_dim=1)
+        net.train()
+        connection.send(features.numpy())
