@@ -56,7 +56,10 @@ def test_plot(tmp_path):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--sections=speed", "--sections=speed is unknown: use some of train_step, pipeline"),
+        (
+            "--sections=speed",
+            "--sections=speed is unknown: use some of train_step, trunk",
+        ),
         ("--sections=", "--sections is empty"),
         ("--seconds=-1", "--seconds"),
         ("--threads=0", "--threads"),
@@ -82,7 +85,7 @@ def test_a_quick_section_is_printed_and_written(tmp_path):
 
 @pytest.mark.slow
 def test_every_section_runs(tmp_path):
-    names = [name for name in SECTIONS if HAS_TORCH or name != "train_step"]
+    names = [name for name in SECTIONS if HAS_TORCH or name not in ("train_step", "trunk")]
     result = bench("--quick", f"--sections={','.join(names)}", f"--out={tmp_path}")
     assert result.returncode == 0, result.stderr
     content = json.loads((tmp_path / "bench.json").read_text())

@@ -130,17 +130,17 @@ def test_confidence_is_the_rank_of_the_joined_p_values():
     rng = np.random.default_rng(0)
     calibration, scores = rng.normal(size=(2, 200)), rng.normal(size=(2, 30))
     decision = Decision.fit(*calibration, alpha=0.1, seed=5)
-    halves = np.array_split(np.random.default_rng(5).permutation(200), 2)
+    first, others = np.split(np.random.default_rng(5).permutation(200), [50])
 
     def joined(pair):
         return sum(
-            np.log((1 + (table[halves[0]] <= value).sum()) / 101)
-            - max(table[halves[0]].min() - value, 0.0) / table[halves[0]].std()
+            np.log((1 + (table[first] <= value).sum()) / 51)
+            - max(table[first].min() - value, 0.0) / table[first].std()
             for table, value in zip(calibration, pair, strict=True)
         )
 
-    ranked = np.array([joined(pair) for pair in calibration[:, halves[1]].T])
-    expected = [(1 + (ranked <= joined(pair) + 1e-6).sum()) / 101 for pair in scores.T]
+    ranked = np.array([joined(pair) for pair in calibration[:, others].T])
+    expected = [(1 + (ranked <= joined(pair) + 1e-6).sum()) / 151 for pair in scores.T]
     outputs = decision(*scores)
     np.testing.assert_allclose(outputs["confidence"], expected, rtol=1e-6)
     assert (outputs["accept"].numpy() == (np.array(expected) > 0.1)).all()

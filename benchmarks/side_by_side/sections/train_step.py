@@ -32,22 +32,22 @@ GOALS = {16: ">= 1.3", 24: ">= 1.3", 64: ">= 1.15"}
 def measure(bench: Bench) -> list[Row]:
     """One row per network and batch: image pairs per second."""
     groups = ((problem.QUICK,),) if bench.quick else GROUPS
-    return [*_rows(bench, groups), _passes(bench, groups[0][0])]
+    return [*_rows(bench, groups, "train_step"), _passes(bench, groups[0][0])]
 
 
 def measure_trunk(bench: Bench) -> list[Row]:
     """The same of the network for CPUs."""
     small = dataclasses.replace(problem.QUICK, backbone="convnet8")
-    return _rows(bench, ((small,),) if bench.quick else (TRUNK,))
+    return _rows(bench, ((small,),) if bench.quick else (TRUNK,), "trunk")
 
 
-def _rows(bench: Bench, groups: Sequence[Sequence[Problem]]) -> list[Row]:
+def _rows(bench: Bench, groups: Sequence[Sequence[Problem]], section: str) -> list[Row]:
     rows = []
     for group in groups:
         variants = [name for name, v in VARIANTS.items() if not (bench.quick and v.compiled)]
         for sizes in group:
             row, ranked = _compare(bench, sizes, variants)
-            rows.append(row)
+            rows.append(dataclasses.replace(row, section=section))
             variants = ranked[:2]
     return rows
 
