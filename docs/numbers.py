@@ -49,6 +49,7 @@ PAGES = {
     ),
     "serving.md": (("latency and throughput", "python benchmarks/serving.py"),),
     "speed.md": (("all tables", "make bench"),),
+    "pretrained.md": (("rates beside the bare network", "python benchmarks/frozen.py --run=RUN"),),
     "models.md": (("all numbers", "python tools/ship.py"),),
 }
 

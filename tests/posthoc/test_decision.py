@@ -228,7 +228,7 @@ def test_a_damaged_judge_is_one_line(tmp_path):
         (19, 0.05, "19 calibration images: at least 20"),
         (100, 0.0, "alpha=0.0: expected a share between 0 and 1"),
         (100, 1.0, "alpha=1.0: expected a share"),
-        (100, 0.01, "alpha=0.01: with 50 calibration images for the rank no image"),
+        (100, 0.01, "alpha=0.01: with 75 calibration images for the rank no image"),
     ],
 )
 def test_the_decision_says_what_is_wrong(size, alpha, message):
