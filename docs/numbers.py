@@ -2,6 +2,7 @@
 
     python docs/numbers.py           # the list
     python docs/numbers.py --write   # makes README's table of results again from docs/data
+    python docs/numbers.py --paper=runs/reproduce/cpu   # puts what `reproduce` wrote into paper.md
 
 `docs/data/results_*.json` hold measured results, one file per column of the table: `title`,
 `commands` (in order), `machine` and `numbers`, by the names in `ROWS`. A test compares the README
@@ -10,6 +11,7 @@ with them. The tables of the other pages are printed by the commands in `PAGES`.
 
 import json
 import pathlib
+import shutil
 import sys
 from typing import Any
 
@@ -31,6 +33,8 @@ ROWS = {
     "accuracy_all": ("accuracy of the probe at severity 5, all images", "{:.3f}"),
     "accuracy_accepted": ("the same, accepted images", "{:.3f}"),
 }
+EXPERIMENTS = ("table1", "pearson", "table2", "table3", "table4", "table5")
+EXPERIMENTS += ("figure1", "figure2", "figure3", "figure4")
 # Page: what its numbers are, and the command that prints them.
 PAGES = {
     "training.md": (
@@ -77,8 +81,31 @@ def table() -> str:
     return "\n".join([*lines, "", "```", *commands, "```"]) + "\n"
 
 
+def write_paper(workdir: pathlib.Path) -> None:
+    """Puts the tables and pictures of a reproduction into docs/paper.md, in the paper's order."""
+    sections = []
+    for name in EXPERIMENTS:
+        page = workdir / f"{name}.md"
+        if page.exists():
+            text = (
+                page.read_text("utf-8")
+                .replace("\n#", "\n##")
+                .replace(f"]({name}.", f"](paper/{name}.")
+            )
+            sections.append(f"#{text}")
+            (HERE / "paper").mkdir(exist_ok=True)
+            shutil.copy(workdir / f"{name}.png", HERE / "paper" / f"{name}.png")
+    paper = HERE / "paper.md"
+    before, _, rest = paper.read_text("utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    paper.write_text(before + BEGIN + "\n".join(sections) + END + after, "utf-8")
+
+
 def main() -> None:
-    """Prints the list; with --write, rewrites the table first."""
+    """Prints the list; with --write or --paper, rewrites README's table or the page first."""
+    for given in sys.argv[1:]:
+        if given.startswith("--paper="):
+            write_paper(pathlib.Path(given.partition("=")[2]).expanduser())
     if "--write" in sys.argv[1:]:
         before, _, rest = README.read_text("utf-8").partition(BEGIN)
         README.write_text(before + BEGIN + table() + END + rest.partition(END)[2], "utf-8")
