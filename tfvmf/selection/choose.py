@@ -64,10 +64,7 @@ class Selection:
             file.writelines(line.encode("utf-8", "backslashreplace") for line in self.csv())
 
     def gather(self, directory: str | os.PathLike[str], *, link: bool = False) -> None:
-        """Copies or links the files into a new folder; their names start with their ranks.
-
-        If a file is missing, or the folder has content, nothing is copied.
-        """
+        """Copies or links all files, or none, into a new folder; names start with the rank."""
         folder, names = pathlib.Path(directory).expanduser(), list(map(str, self.columns["file"]))
         check_folder(folder)
         for row, name in zip(self.rows, names, strict=True):

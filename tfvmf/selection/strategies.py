@@ -29,10 +29,7 @@ Note = Callable[[str], None]
 def nearest(
     directions: np.ndarray, k: int, *, note: Note | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines float32 [N, k], falling, and rows int64 [N, k] of each row's k nearest others.
-
-    `note` gets the recall if they are approximate.
-    """
+    """Cosines [N, k], falling, and rows [N, k] of the k nearest others; `note` gets the recall."""
     count = len(directions)
     if not 1 <= k < count:
         raise ValueError(f"k must be between 1 and {count - 1} for {count} rows, not {k}")
@@ -60,9 +57,9 @@ def nearest(
 def nearest_more_certain(
     directions: np.ndarray, certainty: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each row the nearest among the more certain rows; ties are broken by row order.
+    """Cosines float32 [N] and rows int64 [N] of the nearest more certain rows; ties by row order.
 
-    Returns cosines float32 [N] and rows int64 [N]. The most certain row has -inf, and itself.
+    The most certain row has -inf, and itself.
     """
     order = np.argsort(-certainty, kind="stable")
     count = len(order)
