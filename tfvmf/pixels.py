@@ -13,7 +13,7 @@ _SLACK = 1e-4  # resizing in float32 may overshoot by rounding
 def check_pixels(images: Any, *, name: str = "images") -> np.ndarray:
     """Images [N, H, W, 3] (an array, a tensor, a list) as uint8 or as float32 in [0, 1].
 
-    UserError if there are none, or they have another shape, type or range; it calls them `name`.
+    UserError, which calls them `name`, if there are none or their shape, type or range is wrong.
     """
     try:
         pixels = np.asarray(images)
