@@ -67,7 +67,7 @@ def _words(seeds: tf.Tensor, counters: np.ndarray) -> tf.Tensor:
 
 
 def _mix(words: tf.Tensor) -> tf.Tensor:
-    """MurmurHash3's finalizer, a bijection: a flipped bit flips each other one with probability 1/2."""
+    """MurmurHash3's finalizer, a bijection; a flipped bit flips each other with odds 1/2."""
     words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, 16))
     words *= 0x85EBCA6B
     words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, 13))

@@ -35,8 +35,7 @@ def gather(tensor: tf.Tensor) -> tf.Tensor:
 def stack(tensor: tf.Tensor) -> tf.Tensor:
     """Stacks a small tensor [...] of every replica to [replicas, ...]; the gradient is exact.
 
-    This is one sum, in which each replica fills its own row. `gather` moves fewer bytes, but its
-    graph is several times as large.
+    One sum, in which each replica fills its row: a smaller graph than `gather`, but more bytes.
     """
     row = tf.one_hot(replica_id(), num_replicas(), dtype=tensor.dtype)
     rows = tf.reshape(row, [-1] + [1] * tensor.shape.rank) * tensor[None]

@@ -59,7 +59,7 @@ def beside(model: pathlib.Path) -> pathlib.Path:
 
 @contextlib.contextmanager
 def writing(path: Path, *, advice: str = _ELSEWHERE, then: str = "") -> Iterator[None]:
-    """Turns write errors into one line; `advice` helps without permission, `then` says what next."""
+    """Turns write errors into one line, with `advice` if not permitted, and what to do `then`."""
     try:
         yield
     except Exception as error:

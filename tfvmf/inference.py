@@ -12,10 +12,7 @@ Encoder = Callable[..., dict[str, tf.Tensor]]  # for example a keras.Model
 
 
 class Embedder:
-    """Applies an encoder in inference mode to images, batch by batch.
-
-    The encoder is a model, or called like one: float images in [0, 1] to tensors [B, ...] by name.
-    """
+    """Applies an encoder, from float images in [0, 1] to {name: [B, ...]}, in inference mode."""
 
     def __init__(self, encoder: Encoder, *, batch_size: int = 250) -> None:
         self.batch_size = batch_size

@@ -138,10 +138,7 @@ class Source(abc.ABC):
         labels: bool = False,
         drop_remainder: bool = False,
     ) -> "tf.data.Dataset":
-        """Batches uint8 [B, H, W, 3], for `model.fit`, `model.predict` and your own loops.
-
-        `seed` shuffles each epoch anew. `labels` gives pairs (images, labels int32 [B]).
-        """
+        """Batches uint8 [B, H, W, 3], shuffled each epoch by `seed`, with `labels` [B] if true."""
         import tensorflow as tf
 
         from tfvmf.data.pipeline import image_reader
@@ -240,10 +237,9 @@ class Subset(Source):
 
 
 def sample_indices(source: Source, count: int, *, seed: int = 0) -> np.ndarray:
-    """Draws `count` indices without replacement, sorted: int64 [count].
+    """Draws `count` indices, or all if there are fewer, without replacement: int64, sorted.
 
-    With labels, each class gets its proportional share (largest remainders), and at least one
-    image if `count` allows. A source of at most `count` images is returned whole.
+    With labels the sample is stratified, with at least one image per class if `count` allows.
     """
     if count < 1:
         raise ValueError(f"a sample of {count} images: expected at least 1")
@@ -281,10 +277,9 @@ def check_split(spec: str, split: str, known: Sequence[str] = SPLITS) -> None:
 
 
 def choose_split(keys: Sequence[str], split: str) -> np.ndarray:
-    """Indices of the keys that belong to `split`, in their order: int [n].
+    """Indices [n] of the keys in `split`: a hash of the key makes one in ten a test key.
 
-    A hash of the key alone makes one key in ten a test key, so adding examples never moves an
-    earlier one to the other split. With two or more keys, both splits get at least one.
+    So adding examples never moves earlier ones. With two or more keys, no split is empty.
     """
     check_split("split", split)
     if split == "all":

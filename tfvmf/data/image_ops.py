@@ -83,8 +83,7 @@ def adjust_hue(images: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
 def gaussian_blur(images: tf.Tensor, sigmas: tf.Tensor, max_sigma: float = 2.0) -> tf.Tensor:
     """Convolves with exp(-d^2 / (2 sigma^2)) / Z on both axes, with mirrored borders.
 
-    The kernel is cut at 3 `max_sigma` (rounded up), or at the far end of a smaller image. Sigmas
-    are in pixels; H and W must be static.
+    The kernel ends at 3 `max_sigma` pixels (rounded up), or with the image. H, W must be static.
     """
     reach = int(np.ceil(3.0 * max_sigma))
     weights = (_blur_weights(sigmas, length, reach) for length in images.shape[1:3])

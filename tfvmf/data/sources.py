@@ -101,10 +101,9 @@ def load(
 
 
 def download(spec: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] = "") -> None:
-    """Downloads and prepares a TFDS data set if it is missing; does nothing for other sources.
+    """Downloads and prepares a missing TFDS data set; does nothing for other sources.
 
-    TFDS runs TensorFlow to encode images. Set up devices first, or call this in another process,
-    as the programs do for `--download`.
+    TFDS runs TensorFlow: set up devices first, or call this in another process.
     """
     spec, scheme, target = parse(spec)
     if scheme == "tfds":

@@ -1,7 +1,6 @@
-"""Views with stronger changes than the augmentations, for training a concentration head.
+"""Views with more damage than augmentations, to train a concentration head (docs/kappa.md).
 
-They are damaged in ways that no test of tfvmf uses (no noise, blur, weather or compression).
-docs/kappa.md compares the kinds that were tried.
+No test of tfvmf uses this kind of damage: there is no noise, blur, weather or compression.
 """
 
 import dataclasses

@@ -68,8 +68,7 @@ def draw_shares(axis: Axes, places: Any, shares: Any, labels: Sequence[str], **s
 def draw_groups(axis: Axes, groups: Mapping[str, np.ndarray]) -> None:
     """Draws histograms of one or two groups {label: [N]}: the same bins, equal areas.
 
-    The second is orange. The outermost thousandth on either side is drawn into the first and the
-    last bin, so that outliers do not squeeze the rest.
+    The outermost thousandths are in the first and last bin, so that outliers do not squeeze others.
     """
     filled = {label: values for label, values in groups.items() if len(values)}
     low = min(np.quantile(values, _TAIL) for values in filled.values())

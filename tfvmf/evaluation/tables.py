@@ -1,8 +1,4 @@
-"""Tables and pages of them, written as Markdown, CSV, HTML or LaTeX.
-
-Text may come from data (class names, paths, settings), so each format escapes it: it is shown
-unchanged, and is never markup, another cell or a formula.
-"""
+"""Tables and pages of them as Markdown, CSV, HTML or LaTeX, with all text escaped."""
 
 import csv
 import dataclasses

@@ -293,10 +293,7 @@ def mc_infonce(
 def _log_probability(
     samples: tf.Tensor, anchors: tf.Tensor, partners: tf.Tensor, temperature: float
 ) -> tf.Tensor:
-    """Log-probabilities [S, R] that the anchors [R] of samples [S, N, d] find their partners.
-
-    The terms of log sum_{k != i} exp(z_i.z_k / t) are computed again for the gradient.
-    """
+    """Log-probabilities [S, R] that anchors [R] of samples [S, N, d] find their partners."""
     samples_1, samples_2, samples_3 = copies(samples, 3)
     views = tf.gather(samples_1, anchors, axis=1)
     found = tf.reduce_sum(views * tf.gather(samples_2, partners, axis=1), axis=-1) / temperature
@@ -347,9 +344,6 @@ def sinkhorn(scores: tf.Tensor, *, epsilon: float = 0.05, iterations: int = 3) -
 def swapped_prediction(
     codes: tf.Tensor, scores: tf.Tensor, *, temperature: float = 0.1
 ) -> tf.Tensor:
-    """Cross entropy -mean over samples of sum over prototypes of q log softmax(scores / T).
-
-    `codes` are the assignments q [B, K] of one view, `scores` the cosines [B, K] of another.
-    """
+    """Cross entropy -mean(sum_k q log softmax(scores / T)) of codes q [B, K] and cosines [B, K]."""
     entropy = tf.nn.softmax_cross_entropy_with_logits(codes, scores / temperature)
     return tf.reduce_mean(entropy)

@@ -143,10 +143,7 @@ class Method(abc.ABC):
 
     @abc.abstractmethod
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
-        """The method's own loss on one replica's share of the batch.
-
-        `views` are images [B, H, W, 3] in [0, 1], of `view_kinds` without wide ones; `labels` [B].
-        """
+        """The method's own loss of views [B, H, W, 3] in [0, 1] (not wide ones) and labels [B]."""
 
     def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:
         """The kinds of views to train on, in the order of `objective`; wide ones come last."""

@@ -19,10 +19,7 @@ OUTPUTS = ("features", "mean_direction", "concentration")
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class Encoder(keras.Model):
-    """A functional model of images that checks their pixels when it is called with arrays.
-
-    uint8 images are scaled to [0, 1]; outside of graphs, other floats are an error.
-    """
+    """A functional model that scales uint8 images; floats outside [0, 1] are an error, if eager."""
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> dict[str, tf.Tensor]:
         """Images [B, H, W, 3], uint8 or float in [0, 1], to a dictionary of outputs."""
@@ -173,10 +170,7 @@ def copy_without_concentration(encoder: keras.Model) -> keras.Model:
 
 
 def frozen_outputs(encoder: keras.Model) -> keras.Model:
-    """The encoder up to its concentration head, sharing all weights.
-
-    Maps images to `mean_direction` [B, d] and the head's `head_inputs` [B, F], levels or features.
-    """
+    """Images -> `mean_direction` [B, d] and the concentration head's `head_inputs` [B, F]."""
     levels = [layer.output for layer in encoder.layers if layer.name == "levels"]
     outputs = {
         "mean_direction": encoder.output["mean_direction"],
@@ -272,8 +266,7 @@ def _hidden(x: keras.KerasTensor, units: int, count: int = 1) -> keras.KerasTens
 class Levels(keras.layers.Layer):
     """Maps {name: [B, H, W, C] or [B, T, C]} -> [B, 2 * sum of C]: channels' mean and deviation.
 
-    The last features lose what an image looked like; the deviations of the first levels show
-    whether it was noisy, flat or filtered.
+    Unlike the last features, the first levels show whether an image is noisy, flat or filtered.
     """
 
     def call(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:

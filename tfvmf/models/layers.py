@@ -141,10 +141,7 @@ _POINTS = {
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class Convolution(keras.layers.Conv2D):
-    """Keras's `Conv2D`, which uses `winograd` in training on a CPU where that is faster.
-
-    Exported and served models have the one operation, which TensorFlow fuses with the next ones.
-    """
+    """Keras's `Conv2D`, which in training on a CPU uses `winograd` where that is faster."""
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Convolves [B, H, W, C]."""
@@ -219,10 +216,7 @@ def _of_filters(size: int) -> np.ndarray:
 
 @functools.cache
 def _of_maps(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Matrices along one side of a map: pixels to points and tiles [P, size], and back [size, P].
-
-    P is the number of points times that of tiles. Pixels outside the map are 0, or discarded.
-    """
+    """Matrices along a side of a map, from pixels to points of tiles [P, size], and back."""
     tile = _tile(size)
     points = _POINTS[tile]
     lagrange = [polynomial.polyfromroots(np.delete(points, j)) for j in range(len(points))]

@@ -82,8 +82,7 @@ class CachedViews:
 def view_kinds(method: Method, *, ordinary: int, wide: int, whole: int = 0) -> list[ViewKind]:
     """The draws of a step from cached views, in the order that the method expects.
 
-    `whole` is 1 if the image itself is in the first column; then half of the damaged views are wide
-    views, and the others small crops.
+    If the image itself is in the first column (`whole` is 1), half of the damaged views are crops.
     """
     kinds: list[ViewKind] = [(Draw(0, 1, 1), 1)] * whole
     kinds.append((Draw(whole, ordinary, 2), 2))
@@ -155,8 +154,7 @@ def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
 def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int) -> CachedViews:
     """Embeds every image and views of it (`FitKappa.to_cache`), or loads those of an earlier fit.
 
-    The views depend only on the run's seed and the image's index. What exceeds
-    `data.memory_limit_gib` stays on disk.
+    They depend on the run's seed and the index; above `data.memory_limit_gib` they stay on disk.
     """
     config = method.config
     augmentation = augmentation_from_config(config)

@@ -103,8 +103,7 @@ def fit_judge(
 ) -> Judge | None:
     """Fits the judge of a trained run at its newest checkpoint, and stores it in the run.
 
-    Familiarity uses up to 10,000 training images, the decision up to 5,000 of the reserve. A run
-    without a reserve gets no judge, which is printed.
+    Uses up to 10,000 training images, and 5,000 of the reserve, without which there is no judge.
     """
     workdir = pathlib.Path(workdir).expanduser()
     config, _ = run_directory.read(workdir)
@@ -133,10 +132,9 @@ def make_judge(
     alpha: float = 0.05,
     familiarity: Familiarity | None = None,
 ) -> Judge:
-    """Makes the judge of a method's encoder, calibrated on images it has never seen.
+    """The judge of a method's encoder, calibrated on unseen images.
 
-    Unless given, `familiarity` is fitted to the training images of the run's `config`. See `Judge`
-    for `step` and `Decision` for `alpha`.
+    By default `familiarity` is fitted to the run's training images. `alpha`: see `Decision`.
     """
     embedder = inference.Embedder(models.with_levels(method.encoder))
     if familiarity is None:
@@ -203,10 +201,7 @@ def load(
     step: int | None = None,
     encoder: keras.Model | None = None,
 ) -> Judge | None:
-    """The judge in a run directory, or None if there is none (for this `step`, if given).
-
-    Raises UserError if the file is damaged, invalid, or for another `encoder`.
-    """
+    """The judge in a run directory (at `step`, of `encoder`), or None; UserError if damaged."""
     path = pathlib.Path(workdir).expanduser() / FILE
     if not os.path.lexists(path):
         return None

@@ -71,10 +71,7 @@ class LinearProbe:
         return scipy.special.softmax(logits, axis=1)
 
     def __call__(self, features: tf.Tensor, *, index: bool = False) -> dict[str, tf.Tensor]:
-        """Features [B, F] -> `class` string [B] and `class_probability` float32 [B], in a graph.
-
-        With `index`, the class is its position in `names`, int32, for runtimes without strings.
-        """
+        """Features [B, F] -> `class` string (or int32 `index`) and `class_probability` [B]."""
         logits = (tf.matmul(features, self.weights) + self.bias) / self.temperature
         chosen = tf.argmax(logits, axis=1, output_type=tf.int32)
         names = tf.constant([name.encode() for name in self.names], tf.string)
@@ -84,10 +81,7 @@ class LinearProbe:
         }
 
     def calibrate(self, features: np.ndarray, labels: np.ndarray, source: str) -> "LinearProbe":
-        """Returns a copy with the temperature of least cross entropy on unseen images.
-
-        Images of unknown classes are ignored; fewer than 20 do not change the temperature.
-        """
+        """Returns a copy with the best temperature for unseen images, if at least 20 are usable."""
         known = np.isin(labels, self.classes)
         if known.sum() < _LEAST:
             return self
@@ -237,7 +231,7 @@ class Problem:
     ) -> tuple[np.ndarray, np.ndarray, float]:
         """Weights [F, K], bias [K] and loss at the minimum for one penalty above 0, in float64.
 
-        Starts at `start`, or zeros; stops when no entry of the gradient in U exceeds `tolerance`.
+        Stops when no entry of the gradient in U exceeds `tolerance`.
         """
         size, classes = self._shape
         curvature, vectors = self._curvature

@@ -57,10 +57,7 @@ def nearest(
 def nearest_more_certain(
     directions: np.ndarray, certainty: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines float32 [N] and rows int64 [N] of the nearest more certain rows; ties by row order.
-
-    The most certain row has -inf, and itself.
-    """
+    """Cosines [N] and rows [N] of the nearest more certain rows; -inf and itself for the first."""
     order = np.argsort(-certainty, kind="stable")
     count = len(order)
     cosines, places = np.empty(count, np.float32), np.empty(count, np.int64)
@@ -116,10 +113,7 @@ def keepers(
     threshold: float,
     crowd: np.ndarray,
 ) -> np.ndarray:
-    """Groups from the `scores` of each row with a more certain one (`rows`): cosine minus `crowd`.
-
-    `crowd` [N] counts for both rows of a pair; it is zero if the threshold is a cosine.
-    """
+    """Groups of rows by their `scores` with more certain `rows`: the cosine minus both `crowd`."""
     kept = np.arange(len(rows))
     order = np.argsort(-certainty, kind="stable")
     for row in order[scores[order] >= threshold]:  # the root of a more certain row is known

@@ -34,10 +34,9 @@ _SUPPORT = 2.0  # reach of a cubic, in pixels on the coarser side
 
 
 def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
-    """Decodes strings [N], each a whole JPEG or PNG file, to float32 [N, size, size, 3].
+    """JPEG or PNG files, strings [N] -> float32 [N, size, size, 3], whole numbers 0 to 255.
 
-    Values are whole numbers from 0 to 255. If an image cannot be decoded, the graph fails with
-    INVALID_ARGUMENT and the position of the first one.
+    Fails with INVALID_ARGUMENT and the position of the first image that cannot be decoded.
     """
     count = tf.size(contents, out_type=tf.int64)
     # The last element is not an image: an empty data set cannot be batched.
@@ -182,10 +181,7 @@ def _read_orientation(block: tf.Tensor) -> tf.Tensor:
 
 
 def fit(images: tf.Tensor, size: int) -> tf.Tensor:
-    """Scales the short side to `size` and crops the center, like `tfvmf.data.images`.
-
-    uint8 [N, H, W, 3], H and W at least 1 -> float32 [N, size, size, 3], whole numbers 0 to 255.
-    """
+    """Like `tfvmf.data.images.resize_images`: uint8 [N, H, W, 3] -> float32 [N, size, size, 3]."""
     there = tf.reduce_all(tf.shape(images)[1:3] == size)
     pixels = tf.cond(there, lambda: tf.cast(images, tf.float32), lambda: _resized(images, size))
     return tf.ensure_shape(pixels, [None, size, size, 3])

@@ -64,10 +64,7 @@ def _installed(package: str, who: str) -> None:
 def write(
     name: str, portable: Any, module: "tf.Module", directory: pathlib.Path, card: dict[str, Any]
 ) -> list[pathlib.Path]:
-    """Converts to `onnx` or `litert`, unverified; returns the files, which hold the card.
-
-    `portable` is from `signatures.build_portable`; `module` holds the variables that it reads.
-    """
+    """Converts `portable` to `onnx` or `litert`, unverified; returns the files, with the card."""
     paths = [directory / file for file in FILES[name]]
     try:
         if name == "onnx":
@@ -178,10 +175,7 @@ def generated_images(size: int, count: int = COMPARED) -> np.ndarray:
 
 
 def compare(serve: Serve, reference: Serve, images: np.ndarray, *, batch: int = 64) -> dict:
-    """The largest differences of two models on images: `concentration` and so on, and `cosine`.
-
-    `accept` is the number of different decisions. NaN counts as infinite.
-    """
+    """The largest differences of two models; for `accept` their number. NaN counts as infinite."""
     found, expected = (
         [each(images[start : start + batch]) for start in range(0, len(images), batch)]
         for each in (serve, reference)

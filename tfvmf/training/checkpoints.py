@@ -141,11 +141,7 @@ def paths(workdir: pathlib.Path) -> list[str]:
 
 
 def damage(path: str) -> str:
-    """Describes the damage of a checkpoint in a few words; "" if all of it can be read.
-
-    Reads every tensor and verifies TensorFlow's checksums. If the system does not permit reading
-    the file, that is no damage but a UserError.
-    """
+    """Describes the damage of a checkpoint, or ""; reads every tensor and verifies its checksum."""
     place = pathlib.Path(path).parent
     for name in os.listdir(place):
         if step_of(name) == step_of(path):
@@ -169,10 +165,7 @@ def _literal(path: str) -> Iterator[str]:
 
 
 def latest(workdir: pathlib.Path, *, report: bool = False) -> str | None:
-    """Path of the newest readable checkpoint; None before the first.
-
-    `report` prints a line about each damaged one. UserError if none of several can be read.
-    """
+    """Path of the newest readable checkpoint, None if there are none, or UserError."""
     newest_first = paths(workdir)[::-1]
     for path, before in itertools.zip_longest(newest_first, newest_first[1:]):
         reason = damage(path)
@@ -211,9 +204,9 @@ def load_method(
     checkpoint: str | os.PathLike[str] = "",
     trust_model: bool = False,
 ) -> tuple[ConfigDict, Method, int]:
-    """A trained run's configuration, its method with trained weights, and their step.
+    """Configuration, method with trained weights, and step of a run's `checkpoint`.
 
-    `checkpoint` is `step-110`, `110` or a path; by default the newest that is not damaged.
+    It is `step-110`, `110` or a path; by default the newest that is not damaged.
     """
     workdir, checkpoint = pathlib.Path(workdir).expanduser(), os.fspath(checkpoint)
     config, facts = run_directory.read(workdir)

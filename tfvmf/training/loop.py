@@ -409,10 +409,7 @@ class Run:
 
 
 def check_memory(config: ConfigDict, *, workers: int = 1) -> None:
-    """Raises UserError if the network and batch cannot fit into memory; TensorFlow checks a GPU's.
-
-    Counts weights, gradients, two moments of Adam, and layer outputs for a worker's share.
-    """
+    """Raises UserError if weights, gradients, Adam and a batch's layer outputs exceed memory."""
     if tf.config.list_physical_devices("GPU"):
         return
     size, width, backbone = view_size(config), config.model.width, config.model.backbone

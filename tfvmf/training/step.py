@@ -25,8 +25,7 @@ def views_of(method: Method, augmentation: data.Augmentation) -> list[ViewKind]:
 def make_views(images: tf.Tensor, kinds: Sequence[ViewKind], seed: tf.Tensor) -> list[tf.Tensor]:
     """The views of one replica's share [B, H, W, 3] of a batch; `seed` is (seed, step).
 
-    All randomness comes from (seed, step, position in the global batch, view), so the views do not
-    depend on the number of replicas, and are the same when a step is repeated after a restart.
+    They depend only on (seed, step, position in the global batch, view), not on replicas.
     """
     rows = tf.shape(images)[0]
     positions = distribute.replica_id() * rows + tf.range(rows)
@@ -67,10 +66,9 @@ def make_train_step(
     steps_per_epoch: int,
     backbone_rate: float = 1.0,
 ) -> TrainStep:
-    """Builds the `tf.function` that trains on an iterator's next batch and returns mean loss terms.
+    """Builds the `tf.function` that trains on an iterator's next batch and returns mean terms.
 
-    Models and optimizer must be made in the strategy's scope. `backbone_rate` scales the backbone's
-    updates.
+    `backbone_rate` scales updates of the backbone. Build everything in the strategy's scope.
     """
     slow = method.backbone_variables if backbone_rate != 1.0 else []
 

@@ -21,8 +21,7 @@ _SMALL_PRODUCT = 1 << 17
 class Draws:
     """The random draws for a batch of images: every method returns one row per image.
 
-    Each image has its own generator, keyed by (seed, corruption, severity, index of the image in
-    its data set), so that batches and threads do not change any pixel.
+    Each image has its own generator, keyed by (seed, corruption, severity, index in its data set).
     """
 
     def __init__(self, key: str, indices: Sequence[int] | npt.NDArray[np.integer]) -> None:

@@ -31,10 +31,9 @@ def gaussian_blur(images: Images, draws: Draws, sigma: float) -> Floats:
 
 
 def glass_blur(images: Images, draws: Draws, sigma: float, rounds: int) -> Floats:
-    """Gaussian blur, pixels scattered several times, Gaussian blur.
+    """Gaussian blur, scattering, Gaussian blur.
 
-    Scattering: x[i, j] <- x[i - a, j - b] for i, j >= 2, with random a and b in {0, 1}. The
-    published program means to swap neighbors but copies them.
+    Scattering copies x[i, j] <- x[i - a, j - b] for i, j >= 2, random a, b in {0, 1}, as published.
     """
     side = images.shape[1]
     # The published program truncates to whole levels here, not only at the end.

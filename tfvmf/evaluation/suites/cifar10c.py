@@ -138,8 +138,7 @@ def kept_scores(
 ) -> Scores:
     """All scores measured so far: the requested ones, and `needed`, which `further` may give.
 
-    The subject keeps them, with everything else that the same pass gives, for other suites:
-    4 bytes per score, image, corruption and severity.
+    The subject keeps them for other suites: 4 bytes per score, image, corruption and severity.
     """
     asked, source = subject.uncertainty(options).scores, subject.test
     settings = (options.num_views, options.num_passes, options.corruptions)

@@ -138,10 +138,9 @@ def risk_coverage(uncertainty: np.ndarray, wrong: np.ndarray) -> np.ndarray:
 
 
 def augrc(risk: np.ndarray) -> float:
-    """The area under the generalized risk-coverage curve (arXiv 2407.01032), in [0, 0.5].
+    """Area under the generalized risk-coverage curve (arXiv 2407.01032), in [0, 0.5].
 
-    The generalized risk at coverage i / N is the share of all N images that are accepted and wrong,
-    risk_i i / N; between coverages it is linear.
+    At coverage i / N the generalized risk is risk_i i / N, the share of accepted and wrong images.
     """
     joint = risk * np.arange(1, len(risk) + 1) / len(risk)
     return float(joint.mean() - joint[-1] / (2 * len(risk)))
@@ -178,10 +177,7 @@ def crop_test(
 
 
 def crop(images: np.ndarray, corners: np.ndarray, area: float) -> np.ndarray:
-    """Crops squares of a share `area` from uint8 images [N, S, S, 3] and resizes them to S.
-
-    `corners` [N, 2] in [0, 1] give the place from top to bottom and from left to right.
-    """
+    """Crops squares of a share `area` at `corners` [N, 2] in [0, 1], resized to [N, S, S, 3]."""
     size = images.shape[1]
     side = size * np.sqrt(area)
     top, left = (corners * (size - side)).T

@@ -240,10 +240,10 @@ def mahalanobis(features: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarra
 
 
 def detection(inside: np.ndarray, outside: np.ndarray) -> dict[str, float]:
-    """How well a score [N] of familiar and [M] of foreign images separates them.
+    """How well a score [N] of familiar and [M] of foreign images (the positives) separates them.
 
-    Foreign images are the positives of `auroc`, `aupr_out` and `fpr95` (the share of familiar
-    images flagged when 95 % of the foreign ones are), familiar images those of `aupr_in`.
+    `fpr95` is the share of familiar images flagged with 95 % of the foreign ones; familiar images
+    are the positives of `aupr_in`.
     """
     foreign, values = _joined(inside, outside)
     false_rate, true_rate, _ = roc_curve(foreign, values, drop_intermediate=False)
