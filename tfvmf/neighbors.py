@@ -31,7 +31,7 @@ def classify(
     k: int = 200,
     temperature: float = 0.5,
 ) -> np.ndarray:
-    """Classes [Q] by votes of the k nearest in a bank [N, F] of weight exp(cosine / temperature)."""
+    """Classes [Q] by a vote of the k nearest in a bank, with weights exp(cosine / temperature)."""
     cosines, rows = nearest(queries, bank, min(k, len(bank)))
     weights = np.exp((cosines - 1.0) / temperature)
     votes = np.zeros((len(queries), int(labels.max()) + 1))

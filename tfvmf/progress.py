@@ -21,8 +21,7 @@ class Progress:
     """Counts steps toward a total and shows the progress.
 
     `initial` steps are already done, `rate` shows steps per second, `seconds` is the time between
-    two lines of a log file. `brief` is for work that is usually fast: a bar that appears after 2
-    seconds and leaves nothing behind, on a terminal only.
+    lines of a log file. `brief`, for fast work, shows a bar after 2 seconds, on terminals only.
     """
 
     def __init__(

@@ -222,9 +222,8 @@ def run_all(
 ) -> dict[int, UserError]:
     """Calls `task` with 0 ... `count - 1` and returns the UserErrors by index, in order.
 
-    Uses one thread per processor, or this thread if `alone`. The threads end with the call, so
-    that a forked process never waits for one. `description` labels a progress bar, shown after
-    2 seconds.
+    Uses one thread per processor, or this one if `alone`. The threads end with the call, so that a
+    forked process never waits for one. `description` labels a progress bar.
     """
     length = min(_CHUNK, 1 + count // (4 * cores.available()))
     chunks = [range(start, min(start + length, count)) for start in range(0, count, length)]

@@ -32,9 +32,8 @@ def load(request: Request) -> Source:
 
     If there is an `id` feature, examples are sorted by it (for CIFAR the official order);
     otherwise they come as stored. A split expression (`train[:45000]`) counts records as stored.
-    The label is the feature `label` (the fine label in CIFAR-100).
-
-    A data set larger than `memory_limit` is decoded once into a cache on disk (see `cache`).
+    The label is the feature `label` (the fine label in CIFAR-100). A data set larger than
+    `memory_limit` is decoded once into a cache on disk (see `cache`).
     """
     reader = _Reader(request, open_builder(request))
     shape = (reader.size, request.image_size, request.image_size, 3)

@@ -7,8 +7,7 @@
 | `parquet:PLACE` | a file or a folder of them; images are bytes, or structs with `bytes` |
 | `tfrecord:PLACE` | the same with one `tf.train.Example` per image |
 
-A record is called `FILE:ROW`; its label is the optional column `label`. Finding images does not
-need Ray.
+A record is called `FILE:ROW`; its label is the optional column `label`.
 """
 
 import contextlib
@@ -72,7 +71,7 @@ class FileImages:
         return tile[0] if len(tile) else np.full((TILE, TILE, 3), 200, np.uint8)
 
     def identity(self) -> str:
-        """A hash of the images' names and files."""
+        """A hash of the files' paths, sizes and times."""
         return files_identity(self.paths)
 
     def by_unit(
@@ -140,7 +139,7 @@ class Records:
         self.units = [range(round(share * info.size)) for info in self._infos]
 
     def identity(self) -> str:
-        """A hash of the files."""
+        """A hash of the files' paths, sizes and times, and of the columns."""
         told = [f"{info.path} {info.size} {info.mtime_ns}" for info in self._infos]
         return hashlib.sha256("\0".join([*self.columns, *told]).encode()).hexdigest()[:16]
 

@@ -1,8 +1,7 @@
 """Images to their table: a file, or a directory of Parquet files that many processes may fill.
 
-Work is stored in files of fixed rows, which are written atomically, and missing files are what is
-left to do. So a stopped run continues, and the files of a directory depend neither on the number of
-shards nor on the engine.
+Work is stored in files of fixed rows, written atomically; missing files are left to do. So a
+stopped run continues, and the files do not depend on the number of shards or the engine.
 """
 
 import contextlib

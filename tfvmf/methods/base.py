@@ -63,8 +63,7 @@ class Method(abc.ABC):
     A subclass declares its properties in class attributes, builds its own models in `build_parts`
     and computes its own loss in `objective`. This class adds the paper's concentration terms, the
     same for every method. `models` holds all trained or saved models by name. `num_wide_views`
-    additional damaged views train only the concentration head. By default the encoder is built from
-    the configuration of the run.
+    additional damaged views train only the concentration head.
     """
 
     section: ClassVar[str] = ""  # its section of the configuration
@@ -325,10 +324,9 @@ class Method(abc.ABC):
     ) -> Objective:
         """The objective of the concentration head while the encoder is frozen.
 
-        The encoder is in inference mode and gets no gradient. All views are one batch for the head;
-        if normalized separately, wide views would look like ordinary ones. The cosine of a view is
-        its mean cosine with the other ordinary views, which come first. Views at the positions in
-        `skip` are only compared with.
+        The encoder is in inference mode. All views are one batch for the head; if normalized
+        separately, wide views would look like ordinary ones. The cosine of a view is its mean
+        cosine with the other ordinary views, which come first. Those in `skip` are only targets.
         """
         frozen = self.frozen_outputs(tf.concat(views, axis=0))
         mu = tf.split(tf.stop_gradient(frozen["mean_direction"]), len(views))

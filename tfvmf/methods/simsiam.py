@@ -43,9 +43,8 @@ class SimSiam(Method):
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`.
 
-        The concentration of a view is aligned with the cosine of its prediction and the stopped
-        target. A symmetric term mu_1.mu_2 would pull both views together, and without negatives
-        nothing would keep them apart.
+        The concentration is aligned with the cosine of prediction and stopped target: without
+        negatives, a symmetric term mu_1.mu_2 would let both views collapse.
         """
         online = self.encode(views, context, model=self._online)
         predictor = self.models["predictor"]
@@ -78,8 +77,7 @@ class BYOL(SimSiam):
         loss = mean(|p_1 - z_2|^2) + mean(|p_2 - z_1|^2)
 
     The target's weights are a moving average of the encoder's, t <- m t + (1 - m) w, with
-    m = 1 - (1 - m_0) (cos(pi e / E) + 1) / 2 after e of E epochs. Its batch norms use its own
-    batches.
+    m = 1 - (1 - m_0) (cos(pi e / E) + 1) / 2 after e of E epochs.
     """
 
     section: ClassVar[str] = "byol"

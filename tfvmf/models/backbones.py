@@ -619,7 +619,6 @@ class SavedFunction(layers.Layer):
 
     `keras.layers.TFSMLayer` keeps an unused second copy of every weight, and does not report the
     input of the function (here: `spec`). A file with this layer refers to the directory `path`.
-    `trust_model`: see `load_saved_model`.
     """
 
     def __init__(

@@ -21,9 +21,8 @@ class BatchNorm(keras.layers.Layer):
 
     In training, mean and variance are those of the *global* batch. With one replica the fused
     kernel makes a whole ResNet-18 (width 16) train step 1.3 to 1.8 times as fast on 2 CPU cores as
-    Keras 3's own layer, which is made of elementary operations. The moving statistics keep the
-    share `momentum` per step, with PyTorch's unbiased variance. Unless `affine`, gamma is 1 and
-    beta 0.
+    Keras 3's own layer. The moving statistics keep the share `momentum` per step, with PyTorch's
+    unbiased variance. Unless `affine`, gamma is 1 and beta 0.
     """
 
     def __init__(
@@ -104,9 +103,8 @@ def _normalize(
     """Returns gamma * (x - mean) * scale + beta, with mean and scale of all replicas' x.
 
     With z = (x - mean) * scale and averages E over the `count` rows of the whole batch, the
-    gradient of x is gamma * scale * (g - E[g] - z E[g z]). Replicas only have to share the two
-    averages. Differences are taken before scaling, as in the fused kernel, so that both round
-    alike.
+    gradient of x is gamma * scale * (g - E[g] - z E[g z]). Replicas share only the two averages.
+    Differences come before scaling, as in the fused kernel, so that both round alike.
     """
     centered = tf.cast(x, tf.float32) - mean
     outputs = centered * (gamma * scale) + beta
@@ -174,9 +172,8 @@ def winograd(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     Winograd's method (Lavin and Gray, arXiv 1509.09308): four outputs of a filter of three are a
     product of polynomials of degrees 3 and 2, determined by its values at six points. So
     y = A' [(G g) * (B' d)] takes 6 multiplications instead of 12, and in two dimensions 36 instead
-    of 144. Maps that three or six divide get tiles of that size. The values of all tiles at one
-    point, over all channels, are one matrix product, and so are the input and output transforms. H
-    and W must be static.
+    of 144. Maps that three or six divide get tiles of that size. All products over channels, and
+    the input and output transforms, are matrix products. H and W must be static.
     """
     _, height, width, channels = x.shape
     filters = kernel.shape[-1]
@@ -243,9 +240,8 @@ _active = threading.local()  # replicas build their graphs in separate threads
 def dropout_masks(seeds: tf.Tensor | None) -> Iterator[None]:
     """Enables every `Dropout` of the models called inside, by seeds, whatever `training` is.
 
-    With `training=False` batch norm is in inference mode, as in Monte Carlo dropout. `seeds` are
-    int32 [B, 2] (`counter_random.example_seeds`); rows with equal seeds drop the same units. None
-    disables dropout.
+    With `training=False` this is Monte Carlo dropout. `seeds` are int32 [B, 2]
+    (`counter_random.example_seeds`); equal seeds drop the same units, None disables dropout.
     """
     before = getattr(_active, "seeds", _UNSET)
     _active.seeds = seeds

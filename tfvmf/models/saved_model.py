@@ -1,9 +1,8 @@
 """Loads SavedModels from elsewhere, after checking their operations.
 
-A SavedModel is a program. Some operations read and write files, open connections or call Python,
-as soon as the model is loaded or called. `load_saved_model` rejects a model with any operation
-that is not in `allowed_ops.txt`. This is not a sandbox: it does not protect against bugs in
-TensorFlow.
+A SavedModel is a program. Some operations read and write files, open connections or call Python
+when the model is loaded or called. `load_saved_model` rejects any operation that is not in
+`allowed_ops.txt`. This is not a sandbox: it does not protect against bugs in TensorFlow.
 """
 
 import functools

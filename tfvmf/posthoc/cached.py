@@ -1,8 +1,7 @@
 """Training on vectors of views that were embedded once: an epoch takes seconds.
 
-The forward passes of a frozen encoder are nearly all the work of fitting a head. With cached views
-they are done once, and a step draws among the views of each image. Features that were cached
-elsewhere work the same way, without the images.
+Forward passes of a frozen encoder are nearly all the work of fitting a head. With cached views they
+are done once, and a step draws among them. Features cached elsewhere work the same way.
 """
 
 import concurrent.futures
@@ -97,13 +96,7 @@ def view_kinds(method: Method, *, ordinary: int, wide: int, whole: int = 0) -> l
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """Draws different views of an image from its cached ones.
-
-    Attributes:
-        first: Column of the first view to draw from.
-        views: Number of views to draw from.
-        count: Number of views drawn per image, 1 or 2.
-    """
+    """Draws `count` (1 or 2) different views of an image from the `views` columns at `first`."""
 
     first: int
     views: int
@@ -278,7 +271,6 @@ def load_features(
 
     `features` [N, K, F] has K >= 2 ordinary views of each of N images, the optional `wide`
     [N, W, F] damaged views of the same images. A hash of the index holds out one image in ten.
-    Each array may take `memory_limit` bytes as float32.
     """
     archive = Archive(os.fspath(path))
     parts = [_read(archive, "features", least=2, limit=memory_limit)]

@@ -63,13 +63,9 @@ class Familiarity:
         bank_size: int = 0,
         seed: int = 0,
     ) -> "Familiarity":
-        """Fits both densities to embeddings of training images.
+        """Fits both densities to features [N, F] and levels [N, L] of training images.
 
-        Args:
-            features: [N, F].
-            levels: [N, L], or None.
-            bank_size: Number of kernels; by default at most 4,096, and 10 MB for all arrays.
-            seed: Seed of the choice of images for the bank.
+        `bank_size` is the number of kernels; by default at most 4,096, and 10 MB for all arrays.
         """
         size = len(features)
         if size < _LEAST:
@@ -151,8 +147,7 @@ def _bandwidth(cosines: np.ndarray) -> float:
     """The bandwidth at which a median of `_NEIGHBORS` kernels make up a density.
 
     That number is exp(entropy) of their shares, and falls as the bandwidth grows. The leave-one-out
-    likelihood fails: features fill few dimensions, and it prefers kernels so narrow that a single
-    image decides.
+    likelihood would prefer kernels so narrow that a single image decides.
     """
     low, high = 1.0, 1e4
     target = min(_NEIGHBORS, cosines.shape[1] / 4)

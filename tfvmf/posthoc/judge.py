@@ -63,14 +63,10 @@ class Judge:
     images: int = 0
 
     def __call__(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Judges a batch, eagerly or in a graph.
+        """Judges a batch, eagerly or in a graph: `familiarity`, `confidence`, `accept`, each [B].
 
-        Args:
-            outputs: Outputs of `models.with_levels(encoder)`: `features` [B, F], `concentration`
-                [B] and, if the encoder has levels, `levels` [B, L]; arrays or tensors.
-
-        Returns:
-            `familiarity` float32 [B], `confidence` float32 [B] in (0, 1] and `accept` bool [B].
+        `outputs` of `models.with_levels(encoder)` are arrays or tensors: `features` [B, F],
+        `concentration` [B] and, if the encoder has levels, `levels` [B, L].
         """
         familiarity = self.familiarity(outputs["features"], outputs.get("levels"))
         decided = self.decision(outputs["concentration"], familiarity)

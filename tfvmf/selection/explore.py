@@ -1,8 +1,7 @@
 """A page to explore a table of embeddings: map, scores, decision, neighbors, duplicates.
 
-It opens from disk and needs no network. Up to `INLINE` images it is one file that contains the
-thumbnails; above, it is a folder with page and thumbnails. TensorFlow is only needed for the
-pictures of a TFDS data set.
+It needs no network. Up to `INLINE` images it is one file with the thumbnails, above that a folder.
+TensorFlow is only needed for the pictures of a TFDS data set.
 """
 
 import base64

@@ -89,14 +89,11 @@ def duplicate_groups(
     certainty: np.ndarray | None = None,
     note: Note | None = None,
 ) -> np.ndarray:
-    """Groups of near-duplicates, each around its most certain row.
+    """For each row the row int64 [N] that is kept of its group of near-duplicates.
 
-    Every row of a group has at least the cosine `threshold` to the row that is kept, so a chain of
-    similar images is not one group. `certainty` [N] is for instance the concentration; by default
-    earlier rows are more certain. `note`: see `nearest`.
-
-    Returns:
-        For each row the row int64 [N] that is kept of its group: itself if it is kept or alone.
+    A group is around its most certain row, to which all have at least the cosine `threshold`: a
+    chain of similar images is not one group. `certainty` [N] is for instance the concentration; by
+    default earlier rows are more certain. `note`: see `nearest`.
     """
     sure = np.zeros(len(directions)) if certainty is None else certainty
     cosines, rows = nearest_more_certain(directions, sure)
@@ -131,10 +128,8 @@ def stand_out(
 
     Many similar images (cars, planes in the sky) have cosines as large as those of copies. So the
     score of a pair is cosine(a, b) - (c_a + c_b) / 2, where c is the cosine to the 10th nearest
-    row, at most its upper quartile over all rows, so that groups of more than 10 copies are found
-    too. (Compare CSLS, Conneau et al., 2018.)
-
-    Returns scores [N], the more certain rows [N], and c / 2 [N], for `keepers`.
+    row, at most its upper quartile, which permits groups of more than 10 copies. (Compare CSLS,
+    Conneau et al., 2018.) Returns scores [N], the more certain rows [N], and c / 2 [N].
     """
     count = len(directions)
     crowd = np.zeros(count, np.float32)

@@ -47,9 +47,8 @@ class EmbeddingModel:
 
     `path` is the run directory, the directory of the exported version, or the file. `card` holds
     `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features` (f),
-    `calibration`, `classes` (of its probe), and the versions of `tfvmf` and `tensorflow` that wrote
-    an export, or for a run those of this process; None for what a file does not tell. For a shipped
-    model it also holds its `card.json`.
+    `calibration`, `classes` (of its probe), the versions of `tfvmf` and `tensorflow` that wrote an
+    export (for a run: of this process), None if unknown, and a shipped model's `card.json`.
     """
 
     def __init__(

@@ -3,9 +3,7 @@
 A checkpoint `step-9` is `step-9.index` and one or more `step-9.data-*`. The index is renamed into
 place last and removed first, so a process that is killed at any moment leaves either a whole
 checkpoint or none. `tf.train.CheckpointManager` writes in place, does not verify what it restores
-and does not fall back to an earlier checkpoint if one is damaged.
-
-A shipped run may hold `weights.npz` instead (`tools/ship.py`).
+and does not fall back to an earlier checkpoint. A shipped run has `weights.npz` instead.
 """
 
 import contextlib
@@ -165,7 +163,7 @@ def _literal(path: str) -> Iterator[str]:
 
 
 def latest(workdir: pathlib.Path, *, report: bool = False) -> str | None:
-    """Path of the newest readable checkpoint, None if there are none, or UserError."""
+    """Path of the newest readable checkpoint, None before the first; `report` prints damage."""
     newest_first = paths(workdir)[::-1]
     for path, before in itertools.zip_longest(newest_first, newest_first[1:]):
         reason = damage(path)

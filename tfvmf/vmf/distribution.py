@@ -114,8 +114,7 @@ def _sample(
 
     With t = mu.x, a change of kappa moves x along its meridian by dt = (1 - t^2) w dkappa (see
     `marginal`), and a change of mu by dmu moves it by dx = t dmu - (x.dmu) mu. Both are smooth for
-    every mu, although the reflection that places x is not. With `one_kappa` all kappas are equal,
-    and one table of angles is enough.
+    every mu, although the reflection that places x is not. `one_kappa`: all kappas are equal.
     """
     angle_seed, radius_seed, turn_seed = tfp.random.split_seed(seed, n=3, salt="tfvmf_vmf")
     count = tf.shape(mu)[0]

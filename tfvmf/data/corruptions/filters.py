@@ -103,12 +103,10 @@ def correlate(images: Floats, kernel: Floats) -> Floats:
 def motion_blur(
     images: npt.NDArray[np.generic], radius: float, sigma: float, *, angles: Floats
 ) -> Floats:
-    """One-sided Gaussian along a line, with one direction per image.
+    """One-sided Gaussian along a line at `angles` [N] in degrees: ImageMagick's, as in CIFAR-10-C.
 
     y[n, i, j] = sum_t w_t x[n, i + round(t sin a_n), j + round(t cos a_n)] for t = 0 to
-    2 ceil(radius), w_t proportional to exp(-t^2 / (2 sigma^2)), edge pixels repeated. This is
-    ImageMagick's motion blur, which CIFAR-10-C was made with. Radius and sigma are in pixels,
-    angles [N] in degrees.
+    2 ceil(radius), w_t proportional to exp(-t^2 / (2 sigma^2)), edge pixels repeated.
     """
     steps = np.arange(2 * np.ceil(radius) + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))

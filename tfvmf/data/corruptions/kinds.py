@@ -1,8 +1,7 @@
 """All kinds of corruptions: blurs, noises, digital processing, and `weather`.
 
 Each function takes uint8 [N, H, H, 3], the images' random draws and the parameters of a severity
-(`KINDS`), and returns [N, H, H, 3] on the 0 to 255 scale. Lengths are in pixels unless a docstring
-says that they are shares of the side.
+(`KINDS`), and returns [N, H, H, 3] on the 0 to 255 scale. Lengths are in pixels unless stated.
 """
 
 import functools

@@ -112,9 +112,8 @@ class Suite:
     """A function that measures a subject: `results = suite(subject, max_images=1000)`.
 
     Results hold the suite's numbers, its `verdict`, the subject's identity, the number of test
-    images measured (`images`) and available (`of_images`), and the `page` to read. If the subject
-    has a directory, `<directory>/<name>/` gets the suite's files, `table.csv`, `table.md` and,
-    last, `results.json`.
+    images measured (`images`) and available (`of_images`), and the `page` to read. A subject's
+    `<directory>/<name>/` gets the suite's files, `table.csv`, `table.md` and, last, `results.json`.
     """
 
     name: str  # in flags and paths; the module of this name has the function `measure`

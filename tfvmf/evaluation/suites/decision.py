@@ -1,9 +1,9 @@
 """Can the judge's decisions be trusted? Share of rejected images, and the accuracy that remains.
 
 The judge promises to reject at most a share alpha of images like those of its calibration. This
-suite checks the promise on clean test images, measures rejection on corrupted and foreign ones, and
-with labels asks whether accepted images are classified better than all. Controls: the norm of the
-features, their nearest neighbors, and the probe's own maximum softmax.
+suite checks that on clean test images, measures rejection on corrupted and foreign ones and, with
+labels, the accuracy of accepted images. Controls: the norm of the features, their nearest
+neighbors, and the probe's own maximum softmax.
 """
 
 import math

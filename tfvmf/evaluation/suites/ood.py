@@ -1,8 +1,7 @@
 """Does the score detect foreign images? The paper's Table 2, with controls.
 
 Distances are to the familiar set's training images, in the features of a supervised model (F_res,
-as in the paper) and in the subject's own (F_ssl). Every score is fitted on training images alone;
-high means foreign.
+as in the paper) and in the subject's own (F_ssl). Scores are fitted on training images alone.
 """
 
 import functools
@@ -220,9 +219,8 @@ def detectors(
 def mahalanobis(features: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """The squared distance [n] of features [n, F] to the nearest class of training images [N, F].
 
-    One Gaussian per class, with a shared covariance S = 1/N sum over n of
-    (x_n - m_c(n)) (x_n - m_c(n))'. A millionth of the mean variance is added to its diagonal,
-    because networks have dead features.
+    The covariance 1/N sum_n (x_n - m_c(n)) (x_n - m_c(n))' is shared by all classes. A millionth of
+    the mean variance is added to its diagonal, because networks have dead features.
     """
     classes, members = np.unique(labels, return_inverse=True)
     features = features.astype(np.float64)
