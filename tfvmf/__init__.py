@@ -1,7 +1,6 @@
 """Image embeddings on the sphere that know how sure they are.
 
-Sub-packages load when first used, so that `import tfvmf` (and every `--help`) stays instant:
-TensorFlow itself takes seconds to import.
+Sub-packages are imported on first use, because TensorFlow takes seconds to import.
 """
 
 import importlib
@@ -11,9 +10,8 @@ from typing import Any
 
 __version__ = "0.2.0"
 
-# TensorFlow reads this once, when it is imported. Without it, oneDNN's kernels are used on newer
-# Intel processors only; with it a train step (ResNet-18, width 16) is 2.3 times as fast on AMD's
-# Zen 3.
+# TensorFlow reads this once, on import. Without it, oneDNN's kernels are used only on newer Intel
+# processors; with it a train step (ResNet-18, width 16) is 2.3 times as fast on AMD's Zen 3.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 _MODULES = (
@@ -39,7 +37,7 @@ def __dir__() -> list[str]:
 
 
 if "keras" in sys.modules:
-    # Whoever has imported Keras may call `keras.models.load_model` next, which knows the layers,
-    # losses and models in a file only once they are registered. TensorFlow is there already.
+    # If Keras is already imported, `keras.models.load_model` may be called next. It knows our
+    # layers, losses and models only once they are registered.
     for _name in ("models", "losses", "training", "posthoc"):
         importlib.import_module(f"tfvmf.{_name}")

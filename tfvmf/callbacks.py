@@ -20,7 +20,7 @@ Measure = Callable[[], dict[str, float]]
 
 
 class _EncoderMonitor(keras.callbacks.Callback):
-    """Measures an encoder after every `every` epochs, and adds the values to the logs."""
+    """Measures an encoder every `every` epochs, and adds the values to the logs."""
 
     def __init__(self, encoder: keras.Model | None, every: int) -> None:
         super().__init__()
@@ -46,22 +46,20 @@ class _EncoderMonitor(keras.callbacks.Callback):
             logs.update(self._measure())
 
     def _watch(self, encoder: keras.Model) -> Measure:
-        """What measures the encoder."""
+        """The function that measures the encoder."""
         raise NotImplementedError
 
 
 class KappaMonitor(_EncoderMonitor):
-    """Mean kappa on clean images and on corrupted ones: it should fall.
-
-    Logs `kappa_clean` and, for each corruption, `kappa_NAME`.
+    """Logs mean kappa on clean (`kappa_clean`) and corrupted images (`kappa_NAME`): it should fall.
 
     Args:
         images: [N, H, W, 3], uint8 or floating point in [0, 1], or a `tfvmf.data.Source`.
-        corruptions: Names of `tfvmf.data.corruptions.ALL_CORRUPTIONS`.
+        corruptions: Names in `tfvmf.data.corruptions.ALL_CORRUPTIONS`.
         severity: Severity of the corruptions, 1 to 5.
-        max_images: How many of the images to use, evenly spread.
+        max_images: Maximum number of images, evenly spaced.
         every: Epochs between two measurements.
-        encoder: What is watched; by default the model's `encoder`, or the model itself.
+        encoder: The encoder; by default the model's `encoder`, or the model itself.
     """
 
     def __init__(
@@ -90,19 +88,18 @@ class KappaMonitor(_EncoderMonitor):
 
 
 class KNNMonitor(_EncoderMonitor):
-    """Accuracy of k-NN on held-out images, by the features.
+    """Logs `knn_accuracy`, the accuracy of k-NN on the features of held-out images.
 
-    Logs `knn_accuracy`, and `direction_std` and `effective_rank`, which fall to 0 and 1 when the
-    directions collapse.
+    Also logs `direction_std` and `effective_rank`, which fall to 0 and 1 if directions collapse.
 
     Args:
         bank: Labeled images that vote: (images, labels), or a `tfvmf.data.Source`.
-        queries: Labeled images that are classified, likewise.
+        queries: Labeled images to classify, likewise.
         neighbors: k.
-        max_bank: How many images of the bank to use, evenly spread.
-        max_queries: How many queries to use, evenly spread.
+        max_bank: Maximum number of images of the bank, evenly spaced.
+        max_queries: Maximum number of queries, evenly spaced.
         every: Epochs between two measurements.
-        encoder: What is watched; by default the model's `encoder`, or the model itself.
+        encoder: See `KappaMonitor`.
     """
 
     def __init__(
@@ -134,7 +131,7 @@ def _pixels(images: Any, name: str) -> np.ndarray:
 
 
 def _labeled(given: Labeled, name: str) -> Source:
-    """A labeled source, made of arrays if need be."""
+    """A labeled source, made from arrays if needed."""
     if not isinstance(given, Source):
         images, labels = _pixels(given[0], name), np.asarray(given[1])
         request = Request(spec=name, target="", image_size=images.shape[1])

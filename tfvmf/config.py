@@ -38,7 +38,7 @@ SETTINGS: dict[str, Setting] = {
         0.0, "training images kept for calibration: a share if below 1, otherwise a number", low=0
     ),
     "data.max_pixels": Setting(settings.MAX_PIXELS, "larger images are refused, undecoded", low=1),
-    # What each means in detail, and its bounds: tfvmf.data.Augmentation.
+    # See tfvmf.data.Augmentation for details and bounds.
     "augment.crop_min": Setting(0.2, "smallest crop, as a share of the area"),
     "augment.crop_max": Setting(1.0, "largest crop, as a share of the area"),
     "augment.ratio_min": Setting(3 / 4, "narrowest aspect ratio of a crop"),
@@ -63,7 +63,7 @@ SETTINGS: dict[str, Setting] = {
     "model.weights": Setting(
         "", "for applications: and hub:, instead of trained weights: none, or a .weights.h5 file"
     ),
-    # Of a network that is not built in; found by rule where they are empty.
+    # For networks that are not built in; found by rule if empty.
     "model.input_range": Setting("", "pixels that it takes", choices=("", *settings.INPUT_RANGES)),
     "model.feature_layer": Setting("", "the output or layer that is the features"),
     "model.level_layers": Setting(
@@ -113,7 +113,7 @@ SETTINGS: dict[str, Setting] = {
     "log_every_steps": Setting(10, "how often losses are logged", low=1),
 }
 
-# Settings that version 0.1 called otherwise: {old: new}. Its run directories still load.
+# Settings with other names in version 0.1: {old: new}. Its run directories still load.
 RENAMED = {
     "augment.flip": "augment.flip_probability",
     "augment.blur": "augment.blur_probability",
@@ -131,7 +131,7 @@ RENAMED = {
     "ensemble.members": "ensemble.num_members",
     "fit_kappa.encoder": "fit_kappa.model",
     "fit_kappa.features": "model.feature_layer",
-    # Settings of a later version, before every backbone had them.
+    # Names of a later version, before every backbone had these settings.
     "fit_kappa.feature_layer": "model.feature_layer",
     "fit_kappa.input_range": "model.input_range",
     "fit_kappa.level_layers": "model.level_layers",
@@ -147,7 +147,7 @@ def declared() -> dict[str, Setting]:
 
 
 def default_config() -> ConfigDict:
-    """The paper's settings, on the embedded digits; `configs/` holds what differs."""
+    """The paper's settings, on the built-in digits; `configs/` holds the differences."""
     config = ConfigDict()
     for key, setting in declared().items():
         section, _, name = key.rpartition(".")
@@ -169,7 +169,7 @@ def view_size(config: ConfigDict) -> int:
 
 
 def validate(config: ConfigDict) -> None:
-    """Raises a UserError that names the first setting that cannot be meant."""
+    """Raises a UserError that names the first invalid setting."""
     methods.check_name(config.method)
     values = flatten(config)
     for key, setting in declared().items():

@@ -1,9 +1,9 @@
 """Random numbers that are a pure function of counters: same seed, same numbers, on every layout.
 
-The numbers of an example come from its own seed and nothing else. So N replicas draw what one
-device would, a resumed run repeats itself, and a batch may be split anywhere. TensorFlow's own
-stateless generators take one seed per call, for the whole batch or for each example, which is
-slower. Here a batch is hashed at once with integer operations, which are exact on every device.
+The numbers of an example depend only on its own seed. So N replicas draw what one device would, a
+resumed run repeats itself, and a batch may be split anywhere. TensorFlow's stateless generators
+take one seed per call, so a call per example would be needed, which is slower. Here a whole batch
+is hashed with integer operations, which are exact on every device.
 """
 
 import math
@@ -11,23 +11,23 @@ import math
 import numpy as np
 import tensorflow as tf
 
-_GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: multiples of it are spread evenly over 32 bits
+_GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: its multiples are spread evenly over 32 bits
 _LANES = 16  # float32s in the widest vector register (AVX-512)
 
 
 def example_seeds(
     seed: int | tf.Tensor, step: int | tf.Tensor, positions: tf.Tensor, view: int | tf.Tensor
 ) -> tf.Tensor:
-    """Seeds of the examples of a batch, from what identifies them in a run: int32 [B, 2].
+    """Seeds of the examples of a batch, from their position in a run: int32 [B, 2].
 
-    Two words are hashed from different starts. Within a batch the first word alone tells examples
-    apart (each round is a bijection); between any two calls a collision has probability 2^-64.
+    Two words are hashed from different starts. Within a batch the first word alone distinguishes
+    examples (each round is a bijection); between two calls a collision has probability 2^-64.
 
     Args:
-        seed: The run's seed. Of this and the others, the low 32 bits count.
+        seed: The run's seed. Only the low 32 bits of each argument are used.
         step: The optimizer's step, so that every step draws new numbers.
         positions: [B] integers, the index of each example in the *global* batch.
-        view: which view of the example: 0, 1, ...
+        view: Number of the view of the example: 0, 1, ...
     """
     positions = tf.convert_to_tensor(positions)
     words = tf.constant([[0x243F6A88, 0x85A308D3]], tf.uint32)  # the first digits of pi
@@ -39,21 +39,18 @@ def example_seeds(
 
 
 def uniforms(seeds: tf.Tensor, count: int) -> tf.Tensor:
-    """Independent draws from [0, 1) in steps of 2^-23 for seeds [B, 2]: float32 [B, count].
-
-    Column j depends on the seed and j only, not on `count`.
-    """
+    """Draws from [0, 1) in steps of 2^-23, float32 [B, count]; column j depends on seed and j."""
     return _to_unit_interval(_words(seeds, np.arange(1, count + 1, dtype=np.uint32))) - 1.0
 
 
 def normals(seeds: tf.Tensor, count: int) -> tf.Tensor:
     """Independent standard normal draws for seeds [B, 2], by Box and Muller: float32 [B, count]."""
-    # Eigen computes log, sin and cos of the last few numbers of an array, those that fill no
-    # vector register, by other code with another last bit. Whole registers for every example
-    # keep the result independent of where a batch was split.
+    # Eigen computes log, sin and cos of the last few numbers of an array, which fill no vector
+    # register, by other code with another last bit. Whole registers for every example keep the
+    # result independent of how a batch is split.
     pairs = math.ceil(count / 2 / _LANES) * _LANES
-    # Counter 0 makes a key that `uniforms` never shows. The rest is one round over hashed counters:
-    # `_words` for 3072 numbers per image would take two.
+    # Counter 0 makes a key that `uniforms` never returns. The rest is one round over hashed
+    # counters: `_words` for 3072 numbers per image would take two.
     key = _words(seeds, np.zeros(1, np.uint32))
     counters = _mix(tf.constant(np.arange(1, 2 * pairs + 1, dtype=np.uint32)))
     unit = _to_unit_interval(_mix(tf.bitwise.bitwise_xor(key, counters)))
@@ -63,14 +60,14 @@ def normals(seeds: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def _words(seeds: tf.Tensor, counters: np.ndarray) -> tf.Tensor:
-    """Uint32 [B, n], both words of a seed hashed into each of n uint32 counters."""
+    """Uint32 [B, n]: both words of a seed hashed into each of n uint32 counters."""
     seeds = tf.bitcast(tf.cast(seeds, tf.int32), tf.uint32)
     words = _mix(tf.bitwise.bitwise_xor(seeds[:, :1], _mix(tf.constant(counters))))
     return _mix(tf.bitwise.bitwise_xor(words, seeds[:, 1:]))
 
 
 def _mix(words: tf.Tensor) -> tf.Tensor:
-    """The finalizer of MurmurHash3: a bijection; a flipped bit flips each other with odds 1/2."""
+    """MurmurHash3's finalizer, a bijection; a flipped bit flips each other with odds 1/2."""
     words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, 16))
     words *= 0x85EBCA6B
     words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, 13))
@@ -79,6 +76,6 @@ def _mix(words: tf.Tensor) -> tf.Tensor:
 
 
 def _to_unit_interval(words: tf.Tensor) -> tf.Tensor:
-    """Float32 in [1, 2): the upper 23 bits become the fraction of a float. No rounding, no cast."""
+    """Float32 in [1, 2): the upper 23 bits become the fraction, without rounding or casting."""
     fraction = tf.bitwise.right_shift(words, 9)
     return tf.bitcast(tf.bitwise.bitwise_or(fraction, 0x3F800000), tf.float32)

@@ -2,9 +2,9 @@
 
 
 class UserError(ValueError):
-    """Something the user can fix: names the flag or file, what is wrong, what would be right.
+    """An error that the user can fix; names the flag or file, what was found and what was expected.
 
-    One line, also where it quotes a library, a file or a name that has several.
+    The message is one line, even if it quotes a text of several.
     """
 
     def __init__(self, message: str) -> None:

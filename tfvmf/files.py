@@ -36,7 +36,7 @@ _REFUSED = [
     )
 ]
 _ELSEWHERE = "choose another place"
-# What an npz file may expand to: 2 GiB, or 100 times its length. Real data do not compress as well.
+# An npz file may expand to 2 GiB, or 100 times its length. Real data do not compress as well.
 _EXPANDED, _EXPANSION = 2**31, 100
 
 
@@ -46,29 +46,25 @@ def shipped_models() -> list[str]:
 
 
 def find_model(model: Path) -> pathlib.Path:
-    """The path of a model, or of the shipped one of this name; a path that exists wins."""
+    """The path of a model, or of the shipped one of this name; an existing path has priority."""
     path = pathlib.Path(model).expanduser()
     named = not path.exists() and os.fspath(model) in shipped_models()
     return SHIPPED / path if named else path
 
 
 def beside(model: pathlib.Path) -> pathlib.Path:
-    """Where results about a run go: the run itself, or `runs/NAME` of a shipped one."""
+    """Where results about a run go: the run itself, or `runs/NAME` for a shipped one."""
     return pathlib.Path("runs", model.name) if model.parent == SHIPPED else model
 
 
 @contextlib.contextmanager
 def writing(path: Path, *, advice: str = _ELSEWHERE, then: str = "") -> Iterator[None]:
-    """Turns what the system refuses to write into one line.
-
-    `advice` is what to do where there is no right to write, `then` what to do after that, or when
-    there is room.
-    """
+    """Turns write errors into one line, with `advice` if not permitted, and what to do `then`."""
     try:
         yield
     except Exception as error:
         text = getattr(error, "strerror", None) or str(error)
-        # TensorFlow and HDF5 put the system's words among many of their own.
+        # TensorFlow and HDF5 put the system's words into long messages.
         reason = next((words for words in (*_FULL, *_REFUSED) if words in text), "")
         if isinstance(error, UserError) or not (reason or isinstance(error, OSError)):
             raise
@@ -80,7 +76,7 @@ def writing(path: Path, *, advice: str = _ELSEWHERE, then: str = "") -> Iterator
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name, in a directory made if need be, once it is written."""
+    """A file that gets its name once it is complete, in a directory that is created if needed."""
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}{_mark()}")
     with writing(path):
@@ -96,7 +92,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def scratch(directory: Path, *, advice: str = _ELSEWHERE) -> Iterator[pathlib.Path]:
-    """A new directory inside `directory`; removed in the end, with all that is left in it."""
+    """A temporary directory inside `directory`."""
     with writing(directory, advice=advice):
         os.makedirs(directory, exist_ok=True)
         _sweep(pathlib.Path(directory))
@@ -108,14 +104,14 @@ def scratch(directory: Path, *, advice: str = _ELSEWHERE) -> Iterator[pathlib.Pa
 
 
 def _mark() -> str:
-    """How the names of this process's temporary files end."""
+    """The suffix of this process's temporary files."""
     return f".{socket.gethostname()}-{os.getpid()}.tmp"
 
 
 def _sweep(directory: pathlib.Path) -> None:
-    """Removes temporary files of processes of this machine that were killed."""
+    """Deletes temporary files of killed processes of this machine."""
     name = re.compile(rf"\..*\.{re.escape(socket.gethostname())}-(\d{{1,9}})\.tmp")
-    with contextlib.suppress(OSError):  # somebody else's
+    with contextlib.suppress(OSError):  # owned by another user
         for entry in os.listdir(directory):
             found, path = name.fullmatch(entry), directory / entry
             if found and not _alive(int(found[1])):
@@ -125,13 +121,13 @@ def _sweep(directory: pathlib.Path) -> None:
 def _alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except OSError as error:  # a process of somebody else is alive
+    except OSError as error:  # a process of another user is alive
         return not isinstance(error, ProcessLookupError)
     return True
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file; bytes of file names that are no text are written as their codes."""
+    """Writes a text file; bytes of file names that are not text are written as their codes."""
     with replacing(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
 
@@ -143,7 +139,7 @@ def write_json(path: Path, content: Any) -> None:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns what the system refuses to read into one line."""
+    """Turns errors of reading into one line."""
     try:
         yield
     except OSError as error:
@@ -152,14 +148,14 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_text(path: Path) -> str | None:
-    """The text of a file, None if there is none; one that cannot be read is a UserError."""
+    """The text of a file, None if there is none; UserError if it cannot be read."""
     with reading(path):
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise UserError(f"{os.fspath(path)} is not a file: expected one")
             return pathlib.Path(path).read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, NotADirectoryError):
-            if os.path.islink(path):  # to a disk that is not there
+            if os.path.islink(path):  # to a disk that is not mounted
                 raise
             return None
 
@@ -178,9 +174,9 @@ def literal(directory: Path) -> Iterator[str]:
 
 
 def open_npz(path: Path) -> zipfile.ZipFile:
-    """Opens an npz file; ValueError if it is no regular file, or would expand without bounds."""
+    """Opens an npz file; ValueError if it is not a regular file, or would expand too much."""
     status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for somebody to write to it
+    if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for a writer
         raise ValueError("not a regular file")
     archive = zipfile.ZipFile(path)
     expanded = sum(member.file_size for member in archive.infolist())
@@ -193,10 +189,7 @@ def open_npz(path: Path) -> zipfile.ZipFile:
 def open_array(
     archive: zipfile.ZipFile, key: str
 ) -> tuple[tuple[int, ...], "np.dtype", bool, IO[bytes]]:
-    """Shape and type of an array, whether it is stored by columns, and its content.
-
-    ValueError if it holds Python objects, or if its header promises more or less than is there.
-    """
+    """Shape, type, whether stored by columns, and content; ValueError if objects or truncated."""
     import numpy as np
 
     info = archive.getinfo(f"{key}.npy")
@@ -215,7 +208,7 @@ def open_array(
 
 
 def read_array(archive: zipfile.ZipFile, key: str) -> "np.ndarray":
-    """An array of an npz file, after a look at its header."""
+    """An array of an npz file, after a check of its header."""
     import numpy as np
 
     open_array(archive, key)
@@ -225,10 +218,7 @@ def read_array(archive: zipfile.ZipFile, key: str) -> "np.ndarray":
 
 @contextlib.contextmanager
 def arrays(path: Path) -> Iterator[dict[str, "np.ndarray"]]:
-    """The plain arrays of an .npz file; what is wrong with it, or with what they hold, is one line.
-
-    Errors of the block that looks at them count.
-    """
+    """The plain arrays of an .npz file; errors, also those of the block, become one line."""
     try:
         with open_npz(path) as archive:
             keys = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -245,7 +235,7 @@ def arrays(path: Path) -> Iterator[dict[str, "np.ndarray"]]:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copies a file or a directory, in place of what the target was."""
+    """Copies a file or a directory, and replaces the target."""
     source, target = pathlib.Path(source), pathlib.Path(target)
     if source.is_file():
         with source.open("rb") as reading, replacing(target) as file:
@@ -274,10 +264,7 @@ def fingerprint(path: Path) -> str:
 
 @contextlib.contextmanager
 def lock(workdir: pathlib.Path) -> Iterator[None]:
-    """Keeps other runs out of a directory, which is made if need be.
-
-    The system releases the lock when the process ends, however it ends. The file `.lock` stays.
-    """
+    """Locks a directory, created if needed, until the process ends; the file `.lock` stays."""
     path = workdir / ".lock"
     with writing(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
@@ -298,18 +285,18 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
         yield
 
 
-# A spreadsheet takes text that starts so for a formula.
+# Spreadsheets take text that starts with these for a formula.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
 def csv_text(text: str) -> str:
-    """A text as a cell of a CSV file: never a formula. `csv_text_back` is the inverse."""
+    """A text as a cell of a CSV file, never a formula. `csv_text_back` is the inverse."""
     started = text.replace("'", " ").lstrip().startswith(_FORMULA)
     return f"'{text}" if started and not is_number(text) else text
 
 
 def csv_text_back(cell: str) -> str:
-    """The text that `csv_text` made a cell of."""
+    """The text of a cell made by `csv_text`."""
     return cell[1:] if cell.startswith("'") and csv_text(cell[1:]) == cell else cell
 
 

@@ -8,18 +8,15 @@ import tensorflow as tf
 from tfvmf.pixels import check_pixels
 
 Embeddings = dict[str, np.ndarray]
-Encoder = Callable[..., dict[str, tf.Tensor]]  # a keras.Model, for one
+Encoder = Callable[..., dict[str, tf.Tensor]]  # for example a keras.Model
 
 
 class Embedder:
-    """Applies an encoder in inference mode to images, batch by batch.
-
-    The encoder is a model, or called like one: float images in [0, 1] to tensors [B, ...] by name.
-    """
+    """Applies an encoder, from float images in [0, 1] to {name: [B, ...]}, in inference mode."""
 
     def __init__(self, encoder: Encoder, *, batch_size: int = 250) -> None:
         self.batch_size = batch_size
-        # On a CPU a core that has done its part of an operation takes up the other half of the
+        # On a CPU, a core that has finished its part of an operation works on the other half of the
         # images: 1.1 times the rate (ResNet-18 of width 16, 250 images, 2 cores).
         self._split = not tf.config.list_physical_devices("GPU")
         self._graphs = {
@@ -39,7 +36,7 @@ class Embedder:
 
 
 def _graphs(encoder: Encoder, dtype: tf.DType, scale: float) -> tuple[Encoder, Encoder]:
-    """The encoder as a graph of a batch of pixels from 0 to `scale`, and of its two halves."""
+    """The encoder as graphs of a batch of pixels from 0 to `scale`, and of its two halves."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], dtype)])
     def whole(images: tf.Tensor) -> dict[str, tf.Tensor]:

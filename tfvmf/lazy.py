@@ -1,7 +1,7 @@
 """Modules that are imported when they are first used.
 
-TensorFlow takes seconds to import. What a program needs before that (names of methods, settings
-and their bounds) is declared beside code that uses TensorFlow; such a module imports it lazily.
+TensorFlow takes seconds to import. Names of methods, settings and their bounds are needed earlier,
+but are declared next to code that uses TensorFlow; such modules import it lazily.
 """
 
 import importlib
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class LazyModule:
-    """Stands for a module; the first access to an attribute imports it."""
+    """Stands for a module and imports it on the first access to an attribute."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -27,7 +27,7 @@ def lazy_import(*names: str) -> list[Any]:
 
 
 class Registry(UserDict[str, T]):
-    """Objects by name; one given as "module:attribute" is imported when it is first asked for."""
+    """Objects by name; one given as "module:attribute" is imported on first use."""
 
     def __init__(self, **entries: Any) -> None:
         super().__init__(entries)

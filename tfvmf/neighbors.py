@@ -9,10 +9,7 @@ _CHUNK = 1024
 def nearest(
     queries: np.ndarray, bank: np.ndarray, k: int, *, batch_size: int = _CHUNK
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows of `bank` [N, F] with the largest cosine to each query [Q, F].
-
-    Cosines [Q, k] in falling order, and the rows [Q, k]. batch_size * N cosines are in memory.
-    """
+    """Cosines [Q, k], falling, and rows [Q, k] of the k nearest in `bank` [N, F] to each query."""
     if not 1 <= k <= len(bank):
         raise ValueError(f"k must be between 1 and the {len(bank)} rows of the bank, not {k}")
     columns = tf.transpose(tf.math.l2_normalize(tf.constant(bank, tf.float32), axis=1))
@@ -34,10 +31,7 @@ def classify(
     k: int = 200,
     temperature: float = 0.5,
 ) -> np.ndarray:
-    """Classes [Q] of features [Q, F] by a vote of the k nearest of a bank [N, F] with labels [N].
-
-    Each has the weight exp(cosine / temperature): small values let the nearest decide alone.
-    """
+    """Classes [Q] by a vote of the k nearest in a bank, with weights exp(cosine / temperature)."""
     cosines, rows = nearest(queries, bank, min(k, len(bank)))
     weights = np.exp((cosines - 1.0) / temperature)
     votes = np.zeros((len(queries), int(labels.max()) + 1))
@@ -54,16 +48,16 @@ def distance(queries: np.ndarray, bank: np.ndarray, *, k: int) -> np.ndarray:
 class Joined:
     """The score as one more feature.
 
-    Features become unit vectors u, the score s is standardized on the bank and given the spread
+    Features become unit vectors u. The score s is standardized on the bank and given the spread
     of an average feature:
 
         x = [u, a (s - mean(s)) / std(s)],    a^2 = mean over f of var(u_f)
 
-    and the distance of two images is |x - x'|^2 / 2: the cosine distance of their features plus
-    the score's share. The bank [N, F] and its scores [N] are of training images: nothing is fitted
-    to foreign ones. Neither the scale of the features matters, nor scale, offset or sign of the
-    score; a score that is the same for the whole bank changes nothing. (The cosine of raw features
-    with a raw kappa appended would weigh kappa by how long features happen to be.)
+    The distance of two images is |x - x'|^2 / 2: the cosine distance of their features plus the
+    score's share. The bank [N, F] and its scores [N] are from training images only. The result
+    does not depend on the scale of the features, nor on scale, offset or sign of the score; a
+    constant score changes nothing. (With a raw kappa appended to raw features, the cosine would
+    weight kappa by the length of the features.)
     """
 
     def __init__(self, bank: np.ndarray, scores: np.ndarray) -> None:
@@ -91,7 +85,7 @@ class Joined:
 
 
 def spread(features: np.ndarray) -> float:
-    """The root of the mean variance of a feature of unit-normalized features [N, F]."""
+    """The root of the mean variance over the unit-normalized features [N, F]."""
     return float(np.sqrt(_unit(features).var(axis=0, dtype=np.float64).mean()))
 
 

@@ -11,10 +11,7 @@ _SLACK = 1e-4  # resizing in float32 may overshoot by rounding
 
 
 def check_pixels(images: Any, *, name: str = "images") -> np.ndarray:
-    """Images [N, H, W, 3] (an array, a tensor, a list) as uint8 or as float32 in [0, 1].
-
-    UserError if there are none, or they have another shape, type or range; it calls them `name`.
-    """
+    """Images [N, H, W, 3] (array, tensor, list) as uint8 or float32 in [0, 1], or UserError."""
     try:
         pixels = np.asarray(images)
     except ValueError as error:  # a list of images of different sizes

@@ -9,7 +9,7 @@ import tqdm
 
 
 def printable(text: str) -> str:
-    r"""Text from anywhere for a terminal: what is no visible character is written as its code.
+    r"""Text for a terminal, with codes in place of characters that are not visible.
 
     >>> print(printable("red \x1b[31m"))
     red \x1b[31m
@@ -20,9 +20,8 @@ def printable(text: str) -> str:
 class Progress:
     """Counts steps toward a total and shows the progress.
 
-    `initial` steps are done already, `rate` shows steps per second, `seconds` are between two lines
-    of a log file. `brief` is for work that usually takes no time: a bar that appears after 2
-    seconds and leaves nothing behind, on a terminal only; a log file gets no lines.
+    `initial` steps are already done, `rate` shows steps per second, `seconds` is the time between
+    lines of a log file. `brief`, for fast work, shows a bar after 2 seconds, on terminals only.
     """
 
     def __init__(
@@ -46,13 +45,13 @@ class Progress:
             unit=f" {unit}s",
             desc=f"{printable(description)} " if description else None,
             dynamic_ncols=True,
-            # A short bar: on a narrow terminal what stands behind it is worth more.
+            # A short bar: on a narrow terminal the text after it is more useful.
             bar_format="{desc}{percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} "
             + "[{elapsed}<{remaining}"
             + (", {rate_fmt}" if rate else "")
             + "{postfix}]",
             disable=None if self._terminal else False,
-            # Off a terminal the bar only counts: lines are printed by `update`.
+            # Without a terminal the bar only counts: `update` prints lines.
             file=sys.stderr if self._terminal else _Nowhere(),
             mininterval=0.2,
             delay=2 if brief else 0,
@@ -60,7 +59,7 @@ class Progress:
         )
 
     def update(self, steps: int = 1, text: str = "") -> None:
-        """Advances by `steps`; `text` replaces what stands behind the bar."""
+        """Advances by `steps`; `text` replaces the text after the bar."""
         if text:
             self._bar.set_postfix_str(text, refresh=steps == 0)
         self._bar.update(steps)
@@ -71,7 +70,7 @@ class Progress:
             print(self._bar, file=sys.stderr, flush=True)
 
     def note(self, line: str) -> None:
-        """Prints a line that stays, above the bar."""
+        """Prints a permanent line above the bar."""
         line = printable(line)
         if self._terminal:
             self._bar.write(line, file=sys.stderr)
@@ -86,8 +85,8 @@ class Progress:
 
 
 class _Nowhere(io.StringIO):
-    """A file that drops what is written to it."""
+    """A file that discards what is written to it."""
 
     def write(self, text: str) -> int:
-        """Takes the text and drops it."""
+        """Discards the text."""
         return len(text)

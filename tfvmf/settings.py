@@ -24,7 +24,7 @@ PREFIXES = {
     "hub": "hub:PRESET (KerasHub)",
     "keras": "keras:/path/model.keras",
 }
-# Pixels that a network takes: from and to, or None for one of Keras's own conversions.
+# Pixel ranges of networks: from and to, or None for one of Keras's own conversions.
 INPUT_RANGES = {
     "0..1": (0.0, 1.0),
     "-1..1": (-1.0, 1.0),
@@ -33,7 +33,7 @@ INPUT_RANGES = {
     "torch": None,
 }
 MAX_PIXELS = 2**26  # of an image, by default: 64 megapixels
-# Vocabularies of settings whose owners need TensorFlow.
+# Choices of settings whose modules need TensorFlow.
 AGGREGATIONS = ("mean_log", "logmeanexp")
 LEVELS = ("last", "all")
 REGULARIZERS = ("l2", "vmf")
@@ -44,19 +44,19 @@ STEMS = ("cifar", "imagenet")
 class Setting:
     """One setting of a run."""
 
-    default: Any  # its value unless a config or a flag says otherwise; also its type
+    default: Any  # used unless a config or a flag sets it; also gives the type
     meaning: str = ""
     _: dataclasses.KW_ONLY
-    low: float | None = None  # the smallest value
+    low: float | None = None  # the minimum
     above: float | None = None  # a bound that the value must exceed
     below: float | None = None  # a bound that the value must stay under
-    choices: tuple[str, ...] = ()  # all allowed values, if there are finitely many
+    choices: tuple[str, ...] = ()  # all allowed values, if limited
     parse: Callable[[str], object] | None = None  # raises a UserError that begins with the value
 
     def check(self, key: str, value: Any) -> None:
-        """Raises a UserError if `value` cannot be meant; `key` is the setting's dotted name."""
+        """Raises UserError if `value` is invalid; `key` is the setting's dotted name."""
         kind, problem = type(self.default), ""
-        # Negated comparisons: they also refuse NaN. Larger numbers overflow once they are scaled.
+        # Negated comparisons also reject NaN. Larger numbers would overflow when scaled.
         if type(value) is not kind and not (kind is float and type(value) is int):
             problem = f"is of the wrong type: expected {kind.__name__}"
         elif kind is str and "\0" in value:

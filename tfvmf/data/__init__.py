@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Augmentation", "Source", "WideViews", "download", "load_source"]
 
 
-def __getattr__(name: str) -> Any:  # views need TensorFlow: they load when first used
+def __getattr__(name: str) -> Any:  # views need TensorFlow: they are imported on first use
     modules = {"Augmentation": "tfvmf.data.augment", "WideViews": "tfvmf.data.wide"}
     if name in modules:
         return getattr(importlib.import_module(modules[name]), name)

@@ -1,11 +1,11 @@
 """Random views of whole batches, in the graph.
 
-A view is: random resized crop, flip, color jitter, gray, blur, noise, in this order. What happens
-to an image is a pure function of the image and its seed (see `counter_random`); in
-`keras.layers.Random*` it depends on the calls before, and on the number of replicas.
+A view is: random resized crop, flip, color jitter, gray, blur, noise, in this order. It is a pure
+function of the image and its seed (see `counter_random`); with `keras.layers.Random*` it would
+depend on earlier calls and on the number of replicas.
 
-Other than in torchvision, jitter has a fixed order (brightness, contrast, saturation, hue), and one
-draw gives a box that fits: the area is uniform, the ratio log-uniform over that part of its range
+Unlike torchvision, jitter has a fixed order (brightness, contrast, saturation, hue), and a single
+draw gives a crop that fits: the area is uniform, the ratio log-uniform over the part of its range
 that fits the image at this area.
 """
 
@@ -19,8 +19,8 @@ import tensorflow as tf
 from tfvmf import counter_random
 from tfvmf.data import image_ops
 
-# Each parameter has its own column of random numbers: switching one operation on or off leaves
-# what the others draw as it was. Append only, or every recorded run changes.
+# Each parameter has its own column of random numbers, so that switching one operation on or off
+# does not change the draws of the others. Append only, or every recorded run changes.
 _COLUMNS = (
     "area", "ratio", "top", "left", "flip",
     "jitter", "brightness", "contrast", "saturation", "hue",
@@ -46,26 +46,26 @@ class Augmentation(keras.layers.Layer):
 
     Args:
         size: Height and width of a view.
-        crop_min: Least area of the crop, as a share of the image.
-        crop_max: Greatest area of the crop. 1 for both: no crop.
-        ratio_min: Least width / height of the crop.
-        ratio_max: Greatest width / height of the crop.
-        flip_probability: Probability of mirroring left and right. 0 where that changes the
-            meaning: digits.
+        crop_min: Minimum area of the crop, as a share of the image.
+        crop_max: Maximum area of the crop. 1 for both: no crop.
+        ratio_min: Minimum width / height of the crop.
+        ratio_max: Maximum width / height of the crop.
+        flip_probability: Probability of a horizontal flip. Use 0 where that changes the
+            meaning, as for digits.
         brightness: b of a factor uniform in [max(0, 1 - b), 1 + b].
         contrast: Likewise.
         saturation: Likewise.
         hue: h of a shift uniform in [-h, h], in turns of the color circle, at most 1/2.
-        jitter_probability: Probability of the four together.
+        jitter_probability: Probability of applying the four together.
         gray_probability: Probability of a gray view.
         blur_probability: Probability of a Gaussian blur.
-        blur_sigma_min: Least sigma of the blur, in pixels.
-        blur_sigma_max: Greatest sigma of the blur, in pixels.
-        noise_sigma_max: Greatest sigma of Gaussian noise, drawn uniformly from 0 to it. The
-            paper's study of further augmentations has 0.25.
+        blur_sigma_min: Minimum sigma of the blur, in pixels.
+        blur_sigma_max: Maximum sigma of the blur, in pixels.
+        noise_sigma_max: Gaussian noise has a sigma drawn uniformly from 0 to this. The paper's
+            study of further augmentations uses 0.25.
         noise_probability: Probability of noise.
-        seed: Seed of calls that are not given seeds; None draws one.
-        **kwargs: As of every Keras layer (`name`).
+        seed: Seed for calls without `seeds`; None draws one.
+        **kwargs: Arguments of every Keras layer (`name`).
     """
 
     def __init__(
@@ -114,16 +114,16 @@ class Augmentation(keras.layers.Layer):
         self.built = True
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to build the layer again."""
+        """The arguments for `from_config`."""
         settings = {name: getattr(self, name) for name in _SETTINGS}
         return {**super().get_config(), **settings}
 
     def changed(self, **settings: Any) -> "Augmentation":
-        """The same augmentation with other settings."""
+        """A copy of this augmentation with other settings."""
         return type(self).from_config({**self.get_config(), **settings})
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Views of the images."""
+        """Shape of the views."""
         return (input_shape[0], self.size, self.size, 3)
 
     def call(
@@ -133,9 +133,9 @@ class Augmentation(keras.layers.Layer):
 
         Args:
             images: [B, H, W, 3], uint8, or floating point in [0, 1].
-            seeds: int32 [B, 2] (`counter_random.example_seeds`). By default they come from the
-                layer's `seed` and from how often it was called.
-            training: Inside a model that is not training, images are resized and nothing else.
+            seeds: int32 [B, 2] (`counter_random.example_seeds`). By default they are made from the
+                layer's `seed` and its number of calls.
+            training: If false, images are only resized.
         """
         images = tf.convert_to_tensor(images)
         if images.shape.rank != 4 or images.shape[3] != 3:
@@ -165,16 +165,13 @@ class Augmentation(keras.layers.Layer):
         return image_ops.clip(views)
 
     def draw(self, seeds: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The parameters of each operation that is switched on, for images of this size.
-
-        `boxes` are float32 [B, 4] (see `image_ops.resized_crop`), all others float32 [B].
-        """
+        """Parameters of the enabled operations: `boxes` [B, 4] (see `_boxes`), all others [B]."""
         columns = tf.unstack(counter_random.uniforms(seeds, len(_COLUMNS)), axis=1)
         uniform = dict(zip(_COLUMNS, columns, strict=True))
         drawn = {}
         if self.crop_min < 1 or self.flip_probability > 0:
             drawn["boxes"] = self._boxes(uniform, height, width)
-        # Which images an operation changes: 1 or 0.
+        # 1 for the images that an operation changes, else 0.
         changed = {
             name: tf.cast(uniform[name] < getattr(self, f"{name}_probability"), tf.float32)
             for name in ("jitter", "gray", "blur", "noise")
@@ -199,8 +196,8 @@ class Augmentation(keras.layers.Layer):
     def _boxes(
         self, uniform: dict[str, tf.Tensor], height: tf.Tensor, width: tf.Tensor
     ) -> tf.Tensor:
-        """[B, 4]: top, left, bottom, right; left and right swapped where the view is mirrored."""
-        # In float64: the last bit of exp and log depends on where an example stands in the batch
+        """[B, 4]: top, left, bottom, right; left and right are swapped in mirrored views."""
+        # In float64: the last bit of exp and log depends on an example's position in the batch
         # (see `counter_random.normals`), and rounding to float32 removes it.
         u = {name: tf.cast(column, tf.float64) for name, column in uniform.items()}
         height, width = tf.cast(height, tf.float64), tf.cast(width, tf.float64)

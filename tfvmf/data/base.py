@@ -1,4 +1,4 @@
-"""What every source of images looks like to training and evaluation."""
+"""The interface of every image source."""
 
 import abc
 import dataclasses
@@ -20,7 +20,7 @@ MAX_CLASSES = 1_000_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `sources.load` was asked for, which explains the fields; each loader reads its own."""
+    """The arguments of `sources.load`, which explains them. Each loader reads the ones it needs."""
 
     spec: str  # as the user wrote it: `folder:/data/birds`
     target: str  # what follows the scheme (`/data/birds`), or the TFDS name
@@ -42,20 +42,20 @@ class Request:
 
 
 class Source(abc.ABC):
-    """Images with random access by index, in an order that never changes.
+    """Images with random access by index, in a fixed order.
 
     Attributes:
-        name: the spec that it was loaded from: `digits`, `cifar10`, `folder:/data/birds`.
-        split: the part of the data set that it holds.
-        size: number of examples N; `whole_size` that of the source that it is a subset of.
+        name: the spec it was loaded from: `digits`, `cifar10`, `folder:/data/birds`.
+        split: the split of the data set.
+        size: number of examples N. `whole_size` is the size of the source this is a subset of.
         image_shape: (H, W, 3).
         labels: int32 [N], or None when unlabeled.
-        class_names: one name per class, or None when there are none.
+        class_names: one name per class, or None.
         num_classes: 0 when unlabeled.
-        files: path of each image's file, or None when the images are not files of their own.
-        broken: {file: reason} of the files that were left out because they cannot be read.
-        divided: whether the split was made here, by a hash, of data that come without one.
-        native_size: shorter side of the images as they are stored, or None when sizes differ.
+        files: path of each image's file, or None when images are not separate files.
+        broken: {file: reason} for files that were skipped because they cannot be read.
+        divided: whether the split was made by a hash because the data has none of its own.
+        native_size: shorter side of the images as stored, or None when sizes differ.
     """
 
     broken: Mapping[str, str] = {}
@@ -110,11 +110,11 @@ class Source(abc.ABC):
         return self.take(np.arange(*slice(start, stop).indices(self.size)))
 
     def file(self, index: int) -> str:
-        """Which image it is: the path of its file, or `NAME/SPLIT:INDEX` where it has none."""
+        """The path of the image's file, or `NAME/SPLIT:INDEX` if it has none."""
         return self.files[index] if self.files else f"{self.name}/{self.split}:{index}"
 
     def class_name(self, label: int) -> str:
-        """The name of a class, or its number where it has none."""
+        """The name of a class, or its number if it has no name."""
         return self.class_names[label] if self.class_names else str(label)
 
     def subset(self, indices: np.ndarray) -> "Source":
@@ -122,7 +122,7 @@ class Source(abc.ABC):
         return Subset(self, indices)
 
     def native(self) -> "Source":
-        """The same images at `native_size`; this source where that is None, or its own size."""
+        """The same images at `native_size`; this source if that is None or already its size."""
         from tfvmf.data import sources
 
         if self.native_size in (None, self.image_shape[0]):
@@ -138,11 +138,7 @@ class Source(abc.ABC):
         labels: bool = False,
         drop_remainder: bool = False,
     ) -> "tf.data.Dataset":
-        """Batches uint8 [B, H, W, 3], for `model.fit`, `model.predict` and your own loops.
-
-        With `seed` they come in a new random order every epoch; with `labels` as pairs (images,
-        labels int32 [B]).
-        """
+        """Batches uint8 [B, H, W, 3], shuffled each epoch by `seed`, with `labels` [B] if true."""
         import tensorflow as tf
 
         from tfvmf.data.pipeline import image_reader
@@ -158,7 +154,7 @@ class Source(abc.ABC):
         return batches.map(lambda b: (b["image"], b["label"]) if labels else b["image"]).prefetch(2)
 
     def fingerprint(self) -> str:
-        """A hash of all labels and of 64 images: enough to tell two data sets apart, and quick."""
+        """A hash of all labels and 64 images: quick, and enough to tell data sets apart."""
         sample = np.unique(np.linspace(0, self.size - 1, 64).astype(np.int64))
         digest = hashlib.blake2b(self.take(sample).tobytes(), digest_size=8)
         digest.update(b"" if self.labels is None else self.labels.tobytes())
@@ -175,8 +171,8 @@ class Source(abc.ABC):
 class ArraySource(Source):
     """A source whose images are one uint8 array [N, H, W, 3], in memory or mapped from a file.
 
-    Example i is `images[order[i]]`, or `images[i]` without an `order`. `about`: see `Source`;
-    labels, in the order of the examples, need `class_names` or `num_classes`.
+    Example i is `images[order[i]]`, or `images[i]` without `order`. `about` are attributes of
+    `Source`; labels follow the order of the examples and need `class_names` or `num_classes`.
     """
 
     def __init__(
@@ -200,12 +196,12 @@ class ArraySource(Source):
         return np.asarray(np.take(self._images, indices, axis=0))
 
     def images(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """The images `start` ... `stop - 1`; a read-only view where they are in memory."""
+        """The images `start` ... `stop - 1`; a read-only view if they are in memory."""
         return self.array[start:stop] if self.array is not None else super().images(start, stop)
 
 
 class Subset(Source):
-    """Some images of another source `whole`: example i is the one at `indices[i]`."""
+    """Some images of another source: example i is `whole`'s example `indices[i]`."""
 
     def __init__(self, whole: Source, indices: np.ndarray) -> None:
         indices = np.array(indices, np.int64)
@@ -236,15 +232,14 @@ class Subset(Source):
         return self if native is self.whole else native.subset(self.indices)
 
     def file(self, index: int) -> str:
-        """What the whole source calls the image."""
+        """The name that the whole source gives the image."""
         return self.whole.file(int(self.indices[index]))
 
 
 def sample_indices(source: Source, count: int, *, seed: int = 0) -> np.ndarray:
-    """`count` indices of a source, drawn without replacement, in rising order: int64 [count].
+    """Draws `count` indices, or all if there are fewer, without replacement: int64, sorted.
 
-    With labels, each class has its share of the sample, rounded by the largest remainders, and at
-    least one image if `count` allows. A source of at most `count` images is returned whole.
+    With labels the sample is stratified, with at least one image per class if `count` allows.
     """
     if count < 1:
         raise ValueError(f"a sample of {count} images: expected at least 1")
@@ -254,7 +249,7 @@ def sample_indices(source: Source, count: int, *, seed: int = 0) -> np.ndarray:
     labels = np.zeros(source.size, np.int32) if source.labels is None else source.labels
     classes, sizes = np.unique(labels, return_counts=True)
     shares, remainders = np.divmod(count * sizes, source.size)
-    # Of equal remainders chance chooses: not always the first classes.
+    # Ties are broken at random, not always in favor of the first classes.
     order = np.lexsort([rng.random(len(classes)), -remainders])
     shares[order[: count - shares.sum()]] += 1
     if count >= len(classes):
@@ -282,10 +277,9 @@ def check_split(spec: str, split: str, known: Sequence[str] = SPLITS) -> None:
 
 
 def choose_split(keys: Sequence[str], split: str) -> np.ndarray:
-    """Indices of the keys that belong to `split`, in their order: int [n].
+    """Indices [n] of the keys in `split`: a hash of the key makes one in ten a test key.
 
-    One key in ten is a test key, by a hash of the key alone: adding examples moves no earlier one
-    to the other side. Of two or more keys each side gets at least the one that came closest to it.
+    So adding examples never moves earlier ones. With two or more keys, no split is empty.
     """
     check_split("split", split)
     if split == "all":

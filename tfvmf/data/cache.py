@@ -1,7 +1,4 @@
-"""Arrays on disk that take long to make: decoded images that exceed memory, embedded views.
-
-They are removed when a new one is made after 30 days in which nobody used them.
-"""
+"""Arrays cached on disk (decoded images, embedded views), deleted when unused for 30 days."""
 
 import contextlib
 import hashlib
@@ -24,7 +21,7 @@ _UNUSED = 30 * 24 * 3600  # seconds
 
 
 def cache_dir() -> pathlib.Path:
-    """Where arrays are kept: $TFVMF_CACHE, or `~/.cache/tfvmf`."""
+    """The cache directory: $TFVMF_CACHE, or `~/.cache/tfvmf`."""
     return pathlib.Path(os.environ.get("TFVMF_CACHE") or "~/.cache/tfvmf").expanduser()
 
 
@@ -36,17 +33,17 @@ def load_or_build(
     columns: Callable[[], dict[str, np.ndarray]],
     dtype: np.typing.DTypeLike = np.uint8,
 ) -> tuple[np.memmap, dict[str, np.ndarray]]:
-    """A read-only memory map, and columns (labels, order) of it; builds them if need be.
+    """Returns a read-only memory map and its columns (labels, order), built if missing.
 
-    A cache is a folder that appears under its name only when it is complete. Processes that want
-    the same one at the same time wait for the first to build it.
+    A cache is a folder that gets its name only when it is complete. Processes that want the same
+    one at the same time wait for the first to build it.
 
     Args:
-        identity: JSON values that tell this cache from all others.
+        identity: JSON values that distinguish this cache from all others.
         shape: [N, ...] of the array.
-        chunks: makes an iterator of arrays [n, ...] that add up to N rows.
-        columns: called after the last chunk; small arrays [N] to keep beside the array.
-        dtype: Type of the array.
+        chunks: returns an iterator of arrays [n, ...] that add up to N rows.
+        columns: called after the last chunk; returns small arrays [N] to store with the array.
+        dtype: type of the array.
     """
     import fcntl
 
@@ -61,7 +58,7 @@ def load_or_build(
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
                 return _open(folder)
-            except (OSError, ValueError, EOFError):  # none, or damaged
+            except (OSError, ValueError, EOFError):  # missing, or damaged
                 _make_room(folder.parent, int(np.prod(shape)) * np.dtype(dtype).itemsize)
             partial = folder.with_suffix(".partial")
             for old in (partial, folder):
@@ -83,10 +80,7 @@ def write_npy(
     chunks: Iterable[np.ndarray],
     dtype: np.typing.DTypeLike = np.uint8,
 ) -> None:
-    """Writes an array chunk by chunk in NumPy's format.
-
-    Not through a memory map, which kills the process when the disk is full.
-    """
+    """Writes an array as .npy in chunks. A memory map would kill the process on a full disk."""
     descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
@@ -95,18 +89,18 @@ def write_npy(
 
 
 def _open(folder: pathlib.Path) -> tuple[np.memmap, dict[str, np.ndarray]]:
-    # Also refuses a file that is shorter than its header says.
+    # Also rejects a file that is shorter than its header says.
     array = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
     with np.load(folder / "columns.npz", allow_pickle=False) as stored:
         columns = dict(stored)
     with contextlib.suppress(OSError):
-        os.utime(folder)  # it was used
+        os.utime(folder)  # marks it as used
     return array, columns
 
 
 def _make_room(place: pathlib.Path, needed: int) -> None:
-    """Removes what nobody used; UserError if the disk has less than the needed bytes."""
-    for array in place.glob("*/images.npy"):  # by its name, too: TFVMF_CACHE may be any folder
+    """Deletes unused caches; UserError if the disk has less than `needed` bytes."""
+    for array in place.glob("*/images.npy"):  # by file name too: TFVMF_CACHE may be any folder
         if re.fullmatch(r".*-[0-9a-f]{16}(\.partial)?", array.parent.name):
             used = max(array.stat().st_mtime, array.parent.stat().st_mtime)
             if time.time() - used > _UNUSED:

@@ -1,4 +1,4 @@
-"""Contact sheets: images under headings, with a caption each."""
+"""Contact sheets: images with captions, under headings."""
 
 import os
 import pathlib
@@ -12,14 +12,14 @@ from PIL import Image, ImageDraw, ImageFont
 from tfvmf.files import replacing
 
 TILE = 112  # pixels
-_GAP = 6  # between tiles
-_LINE = 14  # of a caption
-_HEAD = 28  # of a heading, and of the title
-_TEXT, _TITLE = 11, 15  # sizes of the font
+_GAP = 6  # pixels between tiles
+_LINE = 14  # height of a caption line
+_HEAD = 28  # height of a heading, and of the title
+_TEXT, _TITLE = 11, 15  # font sizes
 
 
 class Picture(NamedTuple):
-    """An image of a sheet: uint8 [side, side, 3], the name of its file and its caption."""
+    """One image of a sheet: uint8 [side, side, 3], its file name and its caption."""
 
     pixels: np.ndarray
     file: str = ""
@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
 
 def write_sheet(blocks: Sequence[Block], path: str | os.PathLike[str], *, title: str = "") -> None:
-    """Writes a PNG of blocks of pictures side by side."""
+    """Writes a PNG with the blocks of pictures side by side."""
     face = pathlib.Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
     text, large = (ImageFont.truetype(face, size) for size in (_TEXT, _TITLE))
     blocks = [block for block in blocks if block.pictures]
@@ -62,7 +62,7 @@ def write_sheet(blocks: Sequence[Block], path: str | os.PathLike[str], *, title:
 
 
 def _tile(pixels: np.ndarray) -> Image.Image:
-    """At most TILE x TILE: resampled if larger, otherwise enlarged by whole pixels."""
+    """Fits an image into TILE x TILE: resampled if larger, else enlarged by whole pixels."""
     image, zoom = Image.fromarray(pixels), TILE // len(pixels)
     if not zoom:
         return image.resize((TILE, TILE), Image.Resampling.BICUBIC)
@@ -70,7 +70,7 @@ def _tile(pixels: np.ndarray) -> Image.Image:
 
 
 def _lines(file: str, font: ImageFont.FreeTypeFont) -> tuple[str, str]:
-    """The last part of a path on two lines as wide as a tile, without its middle if too long."""
+    """The last part of a path on two lines of a tile's width; the middle is cut if too long."""
     name = "".join(each if each.isprintable() else "\ufffd" for each in file.rsplit("/", 1)[-1])
     first = _fitting(name, font)
     rest = name[len(first) :]
@@ -80,7 +80,7 @@ def _lines(file: str, font: ImageFont.FreeTypeFont) -> tuple[str, str]:
 
 
 def _fitting(text: str, font: ImageFont.FreeTypeFont) -> str:
-    """As much of the beginning as a tile is wide."""
+    """The longest beginning of the text that fits the width of a tile."""
     length = 0
     while length < len(text) and font.getlength(text[: length + 1]) <= TILE:
         length += 1

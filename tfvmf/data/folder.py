@@ -1,4 +1,4 @@
-"""Images in a user's folder: `folder:/path`."""
+"""Images in a folder: `folder:/path`."""
 
 import contextlib
 import hashlib
@@ -31,7 +31,7 @@ class Listing(NamedTuple):
 
 
 class FolderSource(Source):
-    """Images that are decoded from their files each time they are asked for."""
+    """Images that are decoded from their files on each access."""
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`: uint8 [n, H, W, 3]."""
@@ -41,20 +41,20 @@ class FolderSource(Source):
 
 
 def load(request: Request) -> Source:
-    """`folder:/path`: all images below a folder, in the order of their names.
+    """`folder:/path`: all images below a folder, sorted by name.
 
-    Files are recognized by their extension, and opened by their content; hidden ones are left out;
-    links are followed. What is not a regular file, or of more than `max_pixels`, is refused.
+    Files are found by extension and decoded by content. Hidden files are skipped and links are
+    followed. Anything but a regular file, or with more than `max_pixels`, is an error.
 
-    Splits: sub-folders `train` and `test` (or `val`, `valid`, `validation`; capitals do not matter)
-    when there is a `train`, or when there is nothing else; otherwise one file in ten, by a hash of
-    its path relative to the folder, is for testing. `all` is both.
+    Splits: if there is a sub-folder `train`, or nothing else, the sub-folders `train` and `test`
+    (or `val`, `valid`, `validation`, in any case). Otherwise a hash of the path relative to the
+    folder makes one file in ten a test image. `all` is both.
 
-    Labels: when all images lie in sub-folders (of the folder, or of `train` and `test`), and there
-    are at least two of these, their sorted names are the classes. Otherwise there are no labels.
+    Labels: if all images are in sub-folders (of the folder, or of `train` and `test`), and there
+    are at least two, their sorted names are the classes. Otherwise there are no labels.
 
-    Every file is decoded once, here: a broken one is an error, or with `skip_broken` left out and
-    named in `Source.broken`. Of a set that stays on disk the result is remembered in `cache_dir()`.
+    Every file is decoded once, here. A broken file is an error, or is skipped with `skip_broken`
+    and listed in `Source.broken`. For data that stays on disk the result is kept in `cache_dir()`.
     """
     paths, labels, classes, divided = list_files(request)
     broken: dict[int, str] = {}
@@ -79,7 +79,7 @@ def load(request: Request) -> Source:
     if images is None:
         source = FolderSource(request, size=len(good), **about)
     else:
-        for place, index in enumerate(good if broken else ()):  # in place: there is one copy
+        for place, index in enumerate(good if broken else ()):  # in place: there is only one copy
             images[place] = images[index]
         source = ArraySource(request, images[: len(good)], **about)
     source.divided = divided
@@ -88,7 +88,7 @@ def load(request: Request) -> Source:
 
 
 def _check(paths: Sequence[str], request: Request) -> dict[int, str]:
-    """Position and reason of each file that cannot be read."""
+    """Position and reason of each unreadable file."""
     options = f"{request.image_size}-{request.max_pixels}"
     note = cache_dir() / f"checked-{files_identity(paths)}-{options}.json"
     with contextlib.suppress(OSError, ValueError):
@@ -99,13 +99,13 @@ def _check(paths: Sequence[str], request: Request) -> dict[int, str]:
 
     errors = run_all(decode, len(paths), description="checking images")
     found = {i: str(error).removeprefix(f"{paths[i]}: ") for i, error in errors.items()}
-    with contextlib.suppress(UserError):  # nowhere to remember it: the next time it takes longer
+    with contextlib.suppress(UserError):  # without a cache, the next load just takes longer
         write_json(note, found)
     return found
 
 
 def files_identity(paths: Sequence[str]) -> str:
-    """A hash that changes when files do: of their names, sizes and times."""
+    """A hash of file names, sizes and times."""
     digest = hashlib.sha256()
     for path in paths:
         with contextlib.suppress(OSError):
@@ -116,7 +116,7 @@ def files_identity(paths: Sequence[str]) -> str:
 
 
 def list_files(request: Request) -> Listing:
-    """The files that `load` reads; opens none."""
+    """The files that `load` reads, without opening them."""
     root = pathlib.Path(request.target).expanduser()
     if not request.target or not root.is_dir():
         what = "is not a folder" if root.exists() and request.target else "there is no such folder"
@@ -125,11 +125,11 @@ def list_files(request: Request) -> Listing:
 
 
 def arrange_files(request: Request, files: list[str], path: Callable[[str], str]) -> Listing:
-    """The split and the labels of files, relative to their folder; `path` is the whole one."""
+    """The split and labels of files, given relative to their folder; `path` makes them absolute."""
     if not files:
         raise UserError(f"{request.target}: no images in this folder ({' '.join(EXTENSIONS)})")
     tops = sorted(_top_folders(files))
-    parts = [top for top in tops if top.lower() in _TRAIN + _TEST]  # folders that are splits
+    parts = [top for top in tops if top.lower() in _TRAIN + _TEST]  # folders named like splits
     if parts == tops or any(part.lower() in _TRAIN for part in parts):
         chosen, classes = _of_split(request, files, parts)
     else:
@@ -156,7 +156,7 @@ def find_images(root: str | os.PathLike[str]) -> list[str]:
     seen: set[str] = set()
     for folder, folders, names in os.walk(root, followlinks=True, onerror=stop):
         real = os.path.realpath(folder)
-        if real in seen:  # a link that leads back up would never end
+        if real in seen:  # a link to a parent folder would never end
             folders.clear()
             continue
         seen.add(real)
@@ -168,7 +168,7 @@ def find_images(root: str | os.PathLike[str]) -> list[str]:
 
 
 def _of_split(request: Request, files: list[str], parts: list[str]) -> tuple[list[str], list[str]]:
-    """The files of the split, and the classes, which are those of all splits together."""
+    """The files of the split, and the classes of all splits together."""
     split = request.split.lower()
     wanted = {"all": parts, "train": _TRAIN, "test": _TEST}.get(split, (split,))
     names = [part for name in wanted for part in parts if part.lower() == name.lower()]
@@ -195,5 +195,5 @@ def _classes(files: list[str]) -> list[str]:
 
 
 def _top_folders(files: list[str]) -> set[str]:
-    """Names of the first folders on the paths; "" for images that lie in none."""
+    """Names of the first folder of each path; "" for images in no folder."""
     return {file.split("/")[0] if "/" in file else "" for file in files}

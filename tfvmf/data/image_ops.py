@@ -1,9 +1,9 @@
-"""Image operations on whole batches, with one parameter for each image.
+"""Image operations on whole batches, with one parameter per image.
 
-Pure functions, no randomness: `augment.py` draws the parameters. Images are float32 [B, H, W, 3]
-in [0, 1] throughout and parameters [B]; each operation does what torchvision's of that name does.
-A neutral parameter (factor 1, shift 0, sigma 0) returns the image as it was, bit-for-bit except
-for hue: so 'apply to 80 % of the images' is a matter of parameters, not of branches.
+Pure functions without randomness: `augment.py` draws the parameters. Images are float32
+[B, H, W, 3] in [0, 1], parameters are [B]. Each operation matches torchvision's of that name. A
+neutral parameter (factor 1, shift 0, sigma 0) returns the image unchanged (bit-for-bit except for
+hue), so "apply to 80 % of the images" is a matter of parameters, not of branches.
 
 Figures in comments are for 512 images of 32x32 on 2 cores, where one pass takes 1.1 ms.
 """
@@ -11,22 +11,22 @@ Figures in comments are for 512 images of 32x32 on 2 cores, where one pass takes
 import numpy as np
 import tensorflow as tf
 
-GRAY_WEIGHTS = (0.299, 0.587, 0.114)  # ITU-R 601 luma, as Pillow and torchvision have it
+GRAY_WEIGHTS = (0.299, 0.587, 0.114)  # ITU-R 601 luma, as in Pillow and torchvision
 _TINY = 1e-20
 
 
 def resized_crop(images: tf.Tensor, boxes: tf.Tensor, size: int) -> tf.Tensor:
-    """Cuts a box out of each image and resizes it, bilinear, with anti-aliasing when it shrinks.
+    """Crops a box from each image and resizes it bilinearly, anti-aliased when it shrinks.
 
-    Output pixel s of an axis looks at c = start + (s + 1/2) scale - 1/2 with
-    scale = (end - start) / size; input pixel j counts with max(0, 1 - |c - j| / max(1, |scale|)),
-    normalized over the image: Pillow's `resize(..., BILINEAR, box=...)`. Two matrix products take 7
-    to 9 ms, `tf.image.crop_and_resize`, which does not anti-alias, 18 ms.
+    Output pixel s of an axis is centered at c = start + (s + 1/2) scale - 1/2 with
+    scale = (end - start) / size. Input pixel j has weight max(0, 1 - |c - j| / max(1, |scale|)),
+    normalized over the image, as in Pillow's `resize(..., BILINEAR, box=...)`. Two matrix products
+    take 7 to 9 ms; `tf.image.crop_and_resize`, without anti-aliasing, takes 18 ms.
 
     Args:
         images: [B, H, W, 3].
         boxes: [B, 4], top, left, bottom, right in pixels, fractions allowed, within the image.
-            left > right mirrors the image: a flip that costs nothing.
+            left > right mirrors the image at no extra cost.
         size: height and width of the result.
     """
     height, width = tf.shape(images)[1], tf.shape(images)[2]
@@ -42,8 +42,8 @@ def adjust_brightness(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 
 
 def adjust_contrast(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    """clip(factor x + (1 - factor) m), m the mean of the gray image."""
-    # Rows first: 1.0 ms and 5 to 20 times as exact as one mean over both axes, which takes 1.5 ms.
+    """clip(factor x + (1 - factor) m), where m is the mean of the gray image."""
+    # Rows first: 1.0 ms and 5 to 20 times as exact as one mean over both axes (1.5 ms).
     mean = tf.reduce_mean(tf.reduce_mean(images, axis=2), axis=1)
     offsets = (1.0 - factors) * tf.reduce_sum(mean * tf.constant(GRAY_WEIGHTS), axis=1)
     return clip(images * _per_image(factors) + _per_image(offsets))
@@ -55,17 +55,17 @@ def adjust_saturation(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 
 
 def to_gray(images: tf.Tensor, gray: tf.Tensor) -> tf.Tensor:
-    """Makes those images gray for which `gray` is 1 and leaves those for which it is 0."""
+    """Makes images gray where `gray` is 1 and leaves them where it is 0."""
     return _blend_with_gray(images, 1.0 - gray)
 
 
 def adjust_hue(images: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
-    """Turns the hue of HSV by `shifts`, in turns: 1/3 makes red green."""
-    # The way there in planes, the way back by TensorFlow's kernel: 12 ms. With
-    # `tf.image.rgb_to_hsv` it is 25 ms: that kernel reduces over the 3 channels of a pixel.
+    """Rotates the HSV hue by `shifts`, in turns: 1/3 makes red green."""
+    # To HSV in planes, back by TensorFlow's kernel: 12 ms. `tf.image.rgb_to_hsv` would make it
+    # 25 ms, because that kernel reduces over the 3 channels of each pixel.
     red, green, blue = tf.unstack(images, axis=-1)
-    # Sort the channels. `base` is where the sixth of the color circle begins, its sign the
-    # direction in which the hue grows there (S. Hocevar's form, which needs no third comparison).
+    # Sort the channels. `base` is where the sextant of the color circle begins; its sign is the
+    # direction in which the hue grows there (S. Hocevar's form, without a third comparison).
     base = -tf.cast(green < blue, tf.float32)
     high, low = tf.maximum(green, blue), tf.minimum(green, blue)
     base = tf.where(red < high, -1.0 / 3.0 - base, base)
@@ -81,10 +81,9 @@ def adjust_hue(images: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
 
 
 def gaussian_blur(images: tf.Tensor, sigmas: tf.Tensor, max_sigma: float = 2.0) -> tf.Tensor:
-    """Convolves with exp(-d^2 / (2 sigma^2)) / Z on both axes, mirroring beyond the border.
+    """Convolves with exp(-d^2 / (2 sigma^2)) / Z on both axes, with mirrored borders.
 
-    The kernel ends at 3 `max_sigma` (rounded up), or at the far end of a smaller image. Sigmas are
-    in pixels; H and W must be known when the graph is built.
+    The kernel ends at 3 `max_sigma` pixels (rounded up), or with the image. H, W must be static.
     """
     reach = int(np.ceil(3.0 * max_sigma))
     weights = (_blur_weights(sigmas, length, reach) for length in images.shape[1:3])
@@ -92,17 +91,17 @@ def gaussian_blur(images: tf.Tensor, sigmas: tf.Tensor, max_sigma: float = 2.0) 
 
 
 def add_noise(images: tf.Tensor, sigmas: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """clip(x + sigma noise), `noise` [B, H, W, 3] drawn from the standard normal."""
+    """clip(x + sigma noise), with standard normal `noise` [B, H, W, 3]."""
     return clip(images + _per_image(sigmas) * noise)
 
 
 def clip(images: tf.Tensor) -> tf.Tensor:
-    """To [0, 1]."""
+    """Clips to [0, 1]."""
     return tf.clip_by_value(images, 0.0, 1.0)
 
 
 def _blend_with_gray(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    """Blends as `adjust_saturation`, by a product with a 3x3 matrix for each image: 1.7 ms."""
+    """Blends like `adjust_saturation`, as a product with one 3x3 matrix per image: 1.7 ms."""
     factors = factors[:, tf.newaxis, tf.newaxis]
     gray = tf.constant(GRAY_WEIGHTS)[:, tf.newaxis] * tf.ones([1, 3])
     mixing = factors * tf.eye(3) + (1.0 - factors) * gray
@@ -111,7 +110,7 @@ def _blend_with_gray(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 
 
 def _bilinear_weights(start: tf.Tensor, end: tf.Tensor, length: tf.Tensor, size: int) -> tf.Tensor:
-    """[B, size, length]: how much each input pixel of an axis counts in each output pixel."""
+    """[B, size, length]: the weight of each input pixel of an axis in each output pixel."""
     scale = ((end - start) / size)[:, tf.newaxis]
     centers = start[:, tf.newaxis] - 0.5 + scale * (tf.range(size, dtype=tf.float32) + 0.5)
     distances = centers[:, :, tf.newaxis] - tf.range(tf.cast(length, tf.float32))
@@ -121,14 +120,14 @@ def _bilinear_weights(start: tf.Tensor, end: tf.Tensor, length: tf.Tensor, size:
 
 
 def _blur_weights(sigmas: tf.Tensor, length: int, reach: int) -> tf.Tensor:
-    """[B, length, length]: row i holds the kernel around pixel i, its tails folded back."""
+    """[B, length, length]: row i is the kernel around pixel i, its tails folded back."""
     reach = min(reach, length - 1)
     pixel = np.arange(length)
     mirrored = np.pad(pixel, reach, mode="reflect")
     folds = np.zeros([reach + 1, length, length], np.float32)
     for distance in range(-reach, reach + 1):
         folds[abs(distance), pixel, mirrored[pixel + reach + distance]] += 1.0
-    # In float64: the last bit of exp depends on where an example stands in the batch (see
+    # In float64: the last bit of exp depends on an example's position in the batch (see
     # `counter_random.normals`), and rounding to float32 removes it.
     sigmas = tf.maximum(tf.cast(sigmas, tf.float64), 1e-3)[:, tf.newaxis]
     kernel = tf.exp(-0.5 * (tf.range(reach + 1, dtype=tf.float64) / sigmas) ** 2)

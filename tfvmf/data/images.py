@@ -1,7 +1,7 @@
 """Image files and arrays to uint8 RGB squares: decode, orient, convert, resize.
 
-Files may be a stranger's: six formats, told by their content, are opened (for others Pillow may
-start a program), sizes are checked before, and all threads share one amount of memory.
+Files may be untrusted. Only six formats are opened, recognized by content (for others Pillow may
+start a program). Sizes are checked first, and all threads share one memory budget.
 """
 
 import contextlib
@@ -33,27 +33,27 @@ from tfvmf.progress import Progress
 from tfvmf.settings import MAX_PIXELS
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF")
-_MAX_SIDE = 65_535  # as in JPEG and GIF
+_MAX_SIDE = 65_535  # the limit of JPEG and GIF
 _ORIENTATION = 0x0112
-# Below this many bytes decoding is mostly Python, and a second thread only waits for the first.
+# Below this many bytes decoding is mostly Python, and a second thread would only wait.
 _SMALL = 8192
-_CHUNK, _THREADS = 64, 32  # at most
-_FILE_BYTES = 2**26  # that a file may have in any case; else 8 for each of max_pixels
-_STRIP = 2**20  # pixels that are converted at a time
-_MEMORY = 2**30  # bytes for pixels of all images that are being decoded
-# Pieces that the header of a long file may have. Pillow joins EXIF blocks one by one: 190,000 of
-# them (4 MB) take 35 seconds.
+_CHUNK, _THREADS = 64, 32  # upper bounds
+_FILE_BYTES = 2**26  # maximum size of a file, unless 8 bytes per pixel of max_pixels are more
+_STRIP = 2**20  # pixels converted at a time
+_MEMORY = 2**30  # bytes for the pixels of all images being decoded
+# Maximum number of reads for the header of a long file. Pillow joins EXIF blocks one by one:
+# 190,000 of them (4 MB) take 35 seconds.
 _LONG, _HEADER_READS = 2**16, 20_000
-# A JPEG of 8192 x 8192 takes 0.14 s for each scan of as little as 100 bytes; encoders write up to
-# 18. A BMP with run lengths takes 17 s, in Python.
+# A JPEG of 8192 x 8192 takes 0.14 s per scan, even for scans of 100 bytes; encoders write up to
+# 18 scans. A run-length BMP takes 17 s, in Python.
 _MAX_PASSES, _RUN_LENGTH_PASSES = 32, 128
 
 
 class _Kind(NamedTuple):
-    """A format that is opened. Not by `Image.open`, whose limit of pixels is the process's."""
+    """A supported format. `Image.open` is avoided because its pixel limit is process-wide."""
 
     open: Callable[[Any], ImageFile.ImageFile]
-    cost: int  # bytes for each pixel, to decode and convert it
+    cost: int  # bytes per pixel, to decode and convert it
     eager: bool = False  # whether opening takes memory too
 
 
@@ -71,21 +71,21 @@ _KINDS = {
 
 
 class _Memory:
-    """An amount of memory that threads share: whoever needs more than is left waits."""
+    """A memory budget that threads share. A thread that needs more than is left waits."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self.reset()
 
     def reset(self) -> None:
-        """All is free, as in a forked process: it has none of the threads that held some."""
+        """Frees everything: a forked process does not have the threads that held memory."""
         self._left = self._total
         self._changed = threading.Condition()
-        self.opening = threading.Lock()  # held while files are opened that take memory at once
+        self.opening = threading.Lock()  # held while opening files that take memory at once
 
     @contextlib.contextmanager
     def taking(self, amount: int) -> Iterator[None]:
-        """Waits for `amount` bytes, or all there are, and gives them back in the end."""
+        """Waits for `amount` bytes (at most the whole budget) and returns them at the end."""
         if amount <= _STRIP:
             yield
             return
@@ -106,7 +106,7 @@ os.register_at_fork(after_in_child=memory.reset)
 
 
 class _File:
-    """A file as Pillow reads it; `patience` is how often it still may."""
+    """A file as Pillow reads it; `patience` is the number of reads left."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._read, self.seek, self.tell = file.read, file.seek, file.tell
@@ -127,13 +127,10 @@ def open_image(
     max_pixels: int = MAX_PIXELS,
     name: str = "",
 ) -> Iterator[ImageFile.ImageFile]:
-    """Opens an image file and checks its header; whatever fails inside becomes a UserError.
-
-    See `read_image`. `size` is 0 when the image will not be decoded.
-    """
+    """Opens a file as `read_image` does and checks its header. `size` 0: it will not be decoded."""
     name = name or ("image" if isinstance(source, bytes) else os.fspath(source))
     try:
-        # Told before it is opened: opening a FIFO waits for somebody to write to it.
+        # Checked before opening: opening a FIFO waits for a writer.
         if not isinstance(source, bytes) and not stat.S_ISREG(os.stat(source).st_mode):
             raise UserError(f"{name}: not a regular file, so it is not opened as an image")
         with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as content:
@@ -164,7 +161,7 @@ def open_image(
                 yield image
     except UserError:
         raise
-    except Exception as error:  # decoders raise anything at all on a broken file
+    except Exception as error:  # decoders can raise anything on a broken file
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise UserError(f"{name}: broken image: {reason}") from error
 
@@ -174,12 +171,12 @@ def read_image(
 ) -> np.ndarray:
     """Decodes one image file (JPEG, PNG, GIF, BMP, WebP, TIFF): uint8 [size, size, 3].
 
-    The EXIF orientation is applied. Gray becomes RGB, transparency is laid on white, CMYK and
-    palettes are converted, 16-bit gray is scaled to 8 bits, of an animation the first frame is
-    taken. The short side is scaled to `size` (bicubic, anti-aliased), then the center is cropped.
+    Applies the EXIF orientation. Gray, CMYK and palettes become RGB, transparency is laid on
+    white, 16-bit gray is scaled to 8 bits, and only the first frame of an animation is read. The
+    short side is scaled to `size` (bicubic, anti-aliased), then the center is cropped.
 
-    `source` is a path or the content of a file. An image of more than `max_pixels` is refused
-    before it is decoded. Errors call it `name`, by default its path.
+    `source` is a path or the content of a file. An image of more than `max_pixels` is rejected
+    before it is decoded. Errors call the image `name`, by default its path.
     """
     with open_image(source, size=size, max_pixels=max_pixels, name=name) as image:
         image.load()
@@ -198,10 +195,10 @@ def read_images(
     description: str = "",
     broken: dict[int, str] | None = None,
 ) -> np.ndarray:
-    """`read_image` of many, in parallel where that helps: uint8 [n, size, size, 3].
+    """`read_image` for many files, in parallel where that helps: uint8 [n, size, size, 3].
 
-    Every image is tried, and one error counts all broken files. With `broken` there is no error: it
-    gets position and reason of each. `description`: see `run_all`.
+    Tries every image and raises one error that counts all broken files. If `broken` is given,
+    it receives the position and reason of each instead. `description`: see `run_all`.
     """
     images = np.empty((len(sources), size, size, 3), np.uint8)
 
@@ -225,8 +222,8 @@ def run_all(
 ) -> dict[int, UserError]:
     """Calls `task` with 0 ... `count - 1` and returns the UserErrors by index, in order.
 
-    In threads, one per processor, or `alone` in this one. They end with the call: nothing is left
-    that a forked process could wait for. `description` names a bar, shown after 2 seconds.
+    Uses one thread per processor, or this one if `alone`. The threads end with the call, so that a
+    forked process never waits for one. `description` labels a progress bar.
     """
     length = min(_CHUNK, 1 + count // (4 * cores.available()))
     chunks = [range(start, min(start + length, count)) for start in range(0, count, length)]
@@ -255,19 +252,19 @@ def run_all(
 
 
 def raise_all(errors: Mapping[int, UserError]) -> None:
-    """Raises the first of `errors`, if any, and says how many there are."""
+    """Raises the first of `errors`, if any, with their number."""
     for error in errors.values():
         more = f" (and {len(errors) - 1} more like it)" if len(errors) > 1 else ""
         raise UserError(f"{error}{more}") from error
 
 
 def resize_image(image: np.ndarray, size: int) -> np.ndarray:
-    """Short side to `size`, then center crop, of uint8 [H, W] or [H, W, 3]: [size, size, 3]."""
+    """Scales the short side to `size` and crops the center: uint8 [H, W] or [H, W, 3]."""
     return np.asarray(_fit(Image.fromarray(image), size).convert("RGB"))
 
 
 def resize_images(images: np.ndarray, size: int) -> np.ndarray:
-    """`resize_image` of uint8 [n, H, W, 3], in threads: [n, size, size, 3]."""
+    """`resize_image` for uint8 [n, H, W, 3], in threads: [n, size, size, 3]."""
     if images.shape[1:3] == (size, size):
         return images
     resized = np.empty((len(images), size, size, 3), np.uint8)
@@ -282,15 +279,15 @@ def resize_images(images: np.ndarray, size: int) -> np.ndarray:
 def _draft(
     image: ImageFile.ImageFile, content: BinaryIO, size: int, kind: _Kind, max_pixels: int
 ) -> int:
-    """Prepares decoding for an image of `size`; returns the bytes of memory that it will take."""
+    """Prepares decoding at `size`; returns the bytes of memory it will take."""
     pixels, passes, kept = math.prod(image.size), 1, 0
     if isinstance(image, JpegImagePlugin.JpegImageFile):
         last = b""
-        while block := content.read(_STRIP):  # its header has been read up to the first scan
+        while block := content.read(_STRIP):  # the header has been read up to the first scan
             passes += (last + block).count(b"\xff\xda")
             last = block[-1:]
-        kept = 8 * pixels if passes > 1 else 0  # coefficients, of the image as it is stored
-        # A JPEG much larger than needed is decoded at a fraction of its size, which is quick.
+        kept = 8 * pixels if passes > 1 else 0  # coefficients of the image as stored
+        # A JPEG much larger than needed is decoded at a fraction of its size, which is fast.
         image.draft(None, (2 * size, 2 * size))
     elif image.tile and image.tile[0].codec_name == "bmp_rle":
         passes = _RUN_LENGTH_PASSES
@@ -300,7 +297,7 @@ def _draft(
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Any mode to RGB, or gray, on white; in strips, so that at most one copy is made."""
+    """Converts any mode to RGB or gray, on white; in strips, so that only one copy is made."""
     width, height = image.size
     rows = max(1, _STRIP // width)
     if rows >= height or (image.mode in ("RGB", "L") and not image.has_transparency_data):
@@ -315,10 +312,10 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
 
 def _convert(image: Image.Image) -> Image.Image:
     if image.mode == "F" or image.mode.startswith("I"):
-        # Gray of 16 bits (0 to 65535) or floats (0 to 1).
+        # Gray with 16 bits (0 to 65535) or floats (0 to 1).
         pixels = np.asarray(image)
         limit = 1 if image.mode == "F" else 65535
-        if not (pixels.min() >= 0 and pixels.max() <= limit):  # also refuses NaN
+        if not (pixels.min() >= 0 and pixels.max() <= limit):  # also rejects NaN
             raise ValueError(f"pixels of mode {image.mode} must lie between 0 and {limit}")
         return Image.fromarray(np.round(pixels * (255 / limit)).astype(np.uint8))
     if image.has_transparency_data:

@@ -1,4 +1,4 @@
-"""Images in a user's NumPy archive: `npz:/path`."""
+"""Images in a NumPy archive: `npz:/path`."""
 
 import math
 import os
@@ -14,25 +14,25 @@ from tfvmf.data.base import SPLITS, ArraySource, Request, Source, check_classes
 from tfvmf.data.images import memory, raise_all, resize_image, run_all
 from tfvmf.errors import UserError
 
-# {} stands for the split; a key without it holds everything, and is split by the index.
+# {} stands for the split. A key without it holds everything, and is split by index.
 _IMAGE_KEYS = ("x_{}", "{}_images", "images", "x")
 _LABEL_KEYS = ("y_{}", "{}_labels", "labels", "y")
 _GIB = 2**30
 
 
 class Archive:
-    """The arrays of an npz file, checked as in `files`; a failure names the file and the key."""
+    """The arrays of an npz file, checked as in `files`; errors name the file and the key."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         try:
             with files.open_npz(path) as archive:
                 self.keys = [n.removesuffix(".npy") for n in archive.namelist()]
-        except Exception as error:  # a damaged directory raises anything at all
+        except Exception as error:  # a damaged directory can raise anything
             raise UserError(f"{path}: cannot be read as an npz file: {error}") from error
 
     def find(self, patterns: tuple[str, ...], split: str) -> str | None:
-        """The first key of `patterns` that is there; keys of a split come before shared ones."""
+        """The first existing key of `patterns`; keys of a split come before shared ones."""
         return next((p.format(split) for p in patterns if p.format(split) in self.keys), None)
 
     def header(self, key: str) -> tuple[tuple[int, ...], np.dtype]:
@@ -53,16 +53,14 @@ class Archive:
 
 
 def load(request: Request) -> Source:
-    """`npz:/path`: images, and labels if there are any, from a NumPy archive.
+    """`npz:/path`: images, and labels if there are any, from a NumPy archive, read into memory.
 
     Keys: `x_train`, `y_train`, `x_test`, `y_test` (or `train_images`, `train_labels`, ...), or
-    `images` and `labels` (or `x`, `y`) without a split: then one index in ten, by a hash, is for
-    testing, and `all` is everything. `class_names` may name the classes.
+    `images` and `labels` (or `x`, `y`) without splits: then a hash makes one index in ten a test
+    image, and `all` is everything. `class_names` may name the classes.
 
-    Images are uint8 or other integers 0 to 255, or floats in [0, 1], of shape [N, H, W],
-    [N, H, W, 1] or [N, H, W, 3]. Labels are integers [N] or [N, 1], or class names.
-
-    It is read into memory whole, and refused when that would take more than `memory_limit`.
+    Images are integers 0 to 255 or floats in [0, 1], of shape [N, H, W], [N, H, W, 1] or
+    [N, H, W, 3]. Labels are integers [N] or [N, 1], or class names.
     """
     path = os.path.expanduser(request.target)
     if not request.target or not os.path.isfile(path):
@@ -95,7 +93,7 @@ def load(request: Request) -> Source:
 
 
 def _check_images(archive: Archive, key: str, request: Request) -> tuple[int, ...]:
-    """The shape of the images as they are stored: [N, H, W], [N, H, W, 1] or [N, H, W, 3]."""
+    """The shape of the images as stored: [N, H, W], [N, H, W, 1] or [N, H, W, 3]."""
     shape, dtype = archive.header(key)
     needed = max(math.prod(shape) * dtype.itemsize, request.bytes(shape[0] if shape else 0))
     problem = ""
@@ -121,7 +119,7 @@ def _check_images(archive: Archive, key: str, request: Request) -> tuple[int, ..
 
 
 def _convert(raw: np.ndarray, chosen: np.ndarray, size: int, where: str) -> np.ndarray:
-    """The chosen images as uint8 [n, size, size, 3]; one at a time, to need no second copy."""
+    """The chosen images as uint8 [n, size, size, 3]; one at a time, to avoid a second copy."""
     images = np.empty((len(chosen), size, size, 3), np.uint8)
     limit = 1 if raw.dtype.kind in "bf" else 255
 
@@ -145,7 +143,7 @@ def _convert(raw: np.ndarray, chosen: np.ndarray, size: int, where: str) -> np.n
 def _read_labels(
     archive: Archive, key: str | None, request: Request, count: int
 ) -> tuple[np.ndarray | None, list[str] | None, int]:
-    """Labels int [count], class names and number of classes, which all splits of the file share."""
+    """Labels int [count], class names and number of classes, shared by all splits of the file."""
     if key is None:
         return None, None, 0
     pattern = next(p for p in _LABEL_KEYS if p.format(request.split) == key)
@@ -192,7 +190,7 @@ def _read_text(archive: Archive, key: str, request: Request) -> np.ndarray:
     """Names as str [N]."""
     where = f"{archive.path}: '{key}'"
     shape, dtype = archive.header(key)
-    # A byte becomes a character of four; names are sorted, and become Python's.
+    # A byte becomes a four-byte character; sorting and Python strings take more copies.
     if 16 * math.prod(shape) * dtype.itemsize > request.memory_limit:
         raise UserError(f"{where} has shape {list(shape)} and type {dtype}: too long for names")
     try:

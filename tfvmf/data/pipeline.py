@@ -1,4 +1,4 @@
-"""From a source to the batches of a training run, in an order that only (seed, step) decide."""
+"""The batches of a training run, in an order that depends only on (seed, step)."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Reader = Callable[[tf.Tensor], Batch]  # indices [B] -> the batch of these examp
 
 
 def steps_per_epoch(size: int, batch_size: int, *, name: str) -> int:
-    """Whole batches in one pass over `size` examples; the rest of the pass is dropped."""
+    """Whole batches in one pass over `size` examples; the remainder is dropped."""
     if size < 2:
         raise UserError(f"{name} has {size} image(s): training needs at least 2")
     if batch_size > size:
@@ -23,7 +23,7 @@ def steps_per_epoch(size: int, batch_size: int, *, name: str) -> int:
 
 
 def check_shares(batch_size: int, replicas: int) -> None:
-    """Refuses a batch that the replicas cannot share equally."""
+    """Raises UserError if the replicas cannot share a batch equally."""
     if batch_size % replicas:
         raise UserError(
             f"--config.batch_size={batch_size} cannot be shared equally by {replicas} replicas: "
@@ -43,11 +43,11 @@ def training_batches(
     first_replica: int = 0,
     local_replicas: int = 1,
 ) -> tf.data.Dataset:
-    """What `read` makes of the indices of the steps `start_step` ... `stop_step - 1`.
+    """The output of `read` for the indices of the steps `start_step` ... `stop_step - 1`.
 
-    Each epoch is a permutation of the examples, made from (seed, epoch) alone. A step's batch is
-    cut into `replicas` shares; this pipeline delivers those of `local_replicas` replicas from
-    `first_replica` on, one after the other, so that any number of replicas sees the same batch.
+    Each epoch is a permutation of the examples that depends only on (seed, epoch). A step's batch
+    is cut into `replicas` shares. This pipeline delivers the shares of `local_replicas` replicas,
+    from `first_replica` on, so that any number of replicas sees the same batch.
     """
     check_shares(batch_size, replicas)
     epoch_steps, share = size // batch_size, batch_size // replicas
@@ -66,17 +66,17 @@ def training_batches(
     dataset = dataset.take((stop_step - start_step) * local_replicas)
     dataset = dataset.map(read, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()
-    # Sharded above, by replica: TensorFlow must not shard a second time.
+    # Already sharded by replica: TensorFlow must not shard again.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(2).with_options(options)
 
 
 def image_reader(source: Source) -> Reader:
-    """Reads `image` uint8 [B, H, W, 3] and `label` int32 [B] (-1 without labels) of a source."""
+    """Reads `image` uint8 [B, H, W, 3] and `label` int32 [B] (-1 if unlabeled) of a source."""
     labels = source.labels if source.labels is not None else np.full(source.size, -1)
     label_table = tf.constant(labels, tf.int32)
     with tf.device("/cpu:0"):
-        array = source.array  # of a subset a copy is made
+        array = source.array  # a copy, for a subset
         image_table = None if array is None else tf.constant(array)
 
     def read(indices: tf.Tensor) -> Batch:

@@ -1,4 +1,4 @@
-"""Where images come from: `load('digits', 'train')`, and the registry of all kinds of sources."""
+"""Loads image sources by name, such as `load('digits', 'train')`, and registers their kinds."""
 
 import difflib
 import os
@@ -18,7 +18,7 @@ MEMORY_LIMIT = 2 * 2**30
 
 
 def load_digits(request: Request) -> Source:
-    """`digits`: 1,397 (train) and 400 (test) RGB images, scaled up from 8x8 gray of 17 levels."""
+    """`digits`: 1,397 (train) and 400 (test) RGB images, enlarged from 8x8 with 17 gray levels."""
     if request.target:
         raise UserError(f"{request.spec}: digits takes nothing after the colon; write 'digits'")
     check_split(request.spec, request.split)
@@ -32,8 +32,8 @@ def load_digits(request: Request) -> Source:
             f"GiB, and memory_limit is {request.memory_limit / 2**30:,.1f} GiB: lower image_size, "
             "or raise it"
         )
-    # Of each nine digits two are for testing. Nine has no factor in common with the runs of ten
-    # digits that the writers filled in, so that the classes stay balanced.
+    # Two of every nine digits are test digits. Nine shares no factor with the runs of ten digits
+    # that the writers filled in, so the classes stay balanced.
     test = np.isin(np.arange(count) % 9, (1, 5))
     chosen = {"train": ~test, "test": test, "all": np.ones_like(test)}[request.split]
     gray = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
@@ -44,7 +44,7 @@ def load_digits(request: Request) -> Source:
     return source
 
 
-# What stands before the colon of a spec. A new source is a function of a Request, and a line here.
+# The part of a spec before the colon. A new source is a function of a Request and one line here.
 SOURCES: dict[str, Callable[[Request], Source]] = {
     "digits": load_digits,
     "folder": folder.load,
@@ -64,20 +64,20 @@ def load(
     max_pixels: int = MAX_PIXELS,
     skip_broken: bool = False,
 ) -> Source:
-    """Opens a source of images and checks it, so that training does not start on broken data.
+    """Opens and checks an image source, so that training does not start on broken data.
 
     Args:
-        spec: `digits`; the name of an image data set of tensorflow-datasets (`cifar10`,
-            `name/config`, `name:1.0.0`, or `tfds:name` for one that is called like a scheme);
-            `folder:/path`; `npz:/path`. A `pathlib.Path` is a folder, or an npz file by its ending.
+        spec: `digits`; an image data set of tensorflow-datasets (`cifar10`, `name/config`,
+            `name:1.0.0`, or `tfds:name` if the name is also a scheme); `folder:/path`;
+            `npz:/path`. A `pathlib.Path` is an npz file if it ends in .npz, else a folder.
         split: `train`, `test` or `all`; with TFDS any split expression, such as `train[:45000]`.
-        data_dir: where TFDS data sets are prepared; by default TFDS's own folder.
-        download: downloads and prepares a TFDS data set that is not there.
-        image_size: images are returned as uint8 RGB [image_size, image_size, 3].
-        memory_limit: bytes; larger sets stay on disk.
-        max_pixels: an image of more is refused before it is decoded.
-        skip_broken: leaves out files of a folder that cannot be read, and names them in
-            `Source.broken`; otherwise they are an error.
+        data_dir: folder of prepared TFDS data sets; by default TFDS's own.
+        download: downloads and prepares a missing TFDS data set.
+        image_size: images are uint8 RGB [image_size, image_size, 3].
+        memory_limit: bytes; larger data sets stay on disk.
+        max_pixels: larger images are rejected before they are decoded.
+        skip_broken: skips unreadable files of a folder and lists them in `Source.broken`;
+            otherwise they are an error.
     """
     if not isinstance(image_size, int) or isinstance(image_size, bool) or image_size < 8:
         raise UserError(f"image_size={image_size!r}: expected a whole number of pixels, 8 or more")
@@ -101,10 +101,9 @@ def load(
 
 
 def download(spec: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] = "") -> None:
-    """Downloads and prepares a TFDS data set, unless it is there; other sources have nothing to do.
+    """Downloads and prepares a missing TFDS data set; does nothing for other sources.
 
-    TFDS runs TensorFlow to encode images: set up devices before, or do this in another process, as
-    the programs do for `--download`.
+    TFDS runs TensorFlow: set up devices first, or call this in another process.
     """
     spec, scheme, target = parse(spec)
     if scheme == "tfds":
@@ -114,7 +113,7 @@ def download(spec: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] =
 
 
 def parse(spec: str | os.PathLike[str]) -> tuple[str, str, str]:
-    """The spec as a string, its scheme, and what follows the scheme; UserError if unknown."""
+    """The spec as a string, its scheme, and the rest; UserError if the scheme is unknown."""
     if isinstance(spec, os.PathLike):
         path = os.fspath(spec)
         spec = f"{'npz' if path.endswith('.npz') else 'folder'}:{path}"

@@ -1,7 +1,7 @@
-"""Image data sets of tensorflow-datasets: `cifar10`, `mnist`, any other by name.
+"""Image data sets of tensorflow-datasets, by name: `cifar10`, `mnist`, ...
 
-Records are read by TensorFlow's own reader, which checks their checksums, not by tf.data: nothing
-may run in TensorFlow before a program has set up its devices and strategy.
+TensorFlow's record reader is used, which verifies checksums. tf.data is not, because nothing may
+run in TensorFlow before a program has set up its devices and strategy.
 """
 
 import difflib
@@ -23,18 +23,17 @@ KNOWN = "known are digits, folder:/path, npz:/path and the names of TFDS data se
 # name, name/config, name:1.0.0, name/config:1.*.*
 NAME = re.compile(r"[A-Za-z]\w*(/[\w.\-]+)?(:[\d*]+\.[\d*]+\.[\d*]+)?")
 
-# Records decoded at a time, and records fetched at a time from a file that can be indexed.
+# Records decoded at a time, and records fetched at a time from an indexed file.
 _CHUNK, _BLOCK = 512, 256
 
 
 def load(request: Request) -> Source:
-    """A data set of tensorflow-datasets that is prepared in `data_dir`, or with `download` will be.
+    """A TFDS data set prepared in `data_dir`, or by `download`.
 
-    Where there is an `id` feature the examples come in its order, which for CIFAR is the official
-    one; otherwise as they are stored. A split expression (`train[:45000]`) counts records as they
-    are stored, before that. The label is the feature `label` (the fine one in CIFAR-100).
-
-    A set larger than `memory_limit` is decoded once into a cache on disk (see `cache`).
+    If there is an `id` feature, examples are sorted by it (for CIFAR the official order);
+    otherwise they come as stored. A split expression (`train[:45000]`) counts records as stored.
+    The label is the feature `label` (the fine label in CIFAR-100). A data set larger than
+    `memory_limit` is decoded once into a cache on disk (see `cache`).
     """
     reader = _Reader(request, open_builder(request))
     shape = (reader.size, request.image_size, request.image_size, 3)
@@ -50,7 +49,7 @@ def load(request: Request) -> Source:
             reader.identity(), shape, chunks=reader.chunks, columns=reader.columns
         )
     labels, about = columns.get("labels"), {}
-    if labels is not None and (labels >= 0).any():  # secret ones of a test set are -1 everywhere
+    if labels is not None and (labels >= 0).any():  # secret labels of a test set are all -1
         feature = reader.features[reader.label_key]
         about = {
             "labels": labels,
@@ -64,7 +63,7 @@ def load(request: Request) -> Source:
 
 
 class _Reader:
-    """Decodes the records of one split in the order in which they are stored."""
+    """Decodes the records of one split in stored order."""
 
     def __init__(self, request: Request, builder: Any) -> None:
         self._request, self._info, self.features = request, builder.info, builder.info.features
@@ -83,7 +82,7 @@ class _Reader:
         self._labels: list[int] = []
 
     def identity(self) -> dict[str, Any]:
-        """What tells a cache of these records from all others."""
+        """What distinguishes a cache of these records from all others."""
         return {
             "name": self._info.full_name,
             "split": self._request.split,
@@ -95,7 +94,7 @@ class _Reader:
         }
 
     def chunks(self) -> Iterator[np.ndarray]:
-        """Images uint8 [n, H, W, 3]; takes down labels and ids on the way."""
+        """Yields images uint8 [n, H, W, 3] and records labels and ids on the way."""
         where, size = f"{self._request.spec} ({self._request.split})", self._request.image_size
         limit = self._request.max_pixels
         records = _read_records(self._info.file_format.value, self._split.file_instructions)
@@ -109,11 +108,11 @@ class _Reader:
                 bar.update(len(batch))
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Of the records read: `order` int [N] if they have ids, `labels` int [N] in that order."""
+        """The records' `order` int [N], if they have ids, and `labels` int [N] in that order."""
         columns = {}
         order: Any = slice(None)
         if self._ids:
-            # `a2` comes before `a10`: odd parts are numbers.
+            # `a2` sorts before `a10`: odd parts are numbers.
             parts = [re.split(r"([0-9]+)", each) for each in self._ids]
             keys = [[int(part) if i % 2 else part for i, part in enumerate(p)] for p in parts]
             columns["order"] = order = np.array(sorted(range(len(keys)), key=keys.__getitem__))
@@ -140,7 +139,7 @@ class _Reader:
 
 
 def _read_records(file_format: str, parts: list[Any]) -> Iterator[bytes]:
-    """Serialized `tf.train.Example`s as they are stored; `parts` are TFDS's file instructions."""
+    """Serialized `tf.train.Example`s in stored order; `parts` are TFDS's file instructions."""
     readers = {"tfrecord": _read_tfrecord, "array_record": _read_array_record}
     if file_format not in readers:
         raise UserError(
@@ -150,7 +149,7 @@ def _read_records(file_format: str, parts: list[Any]) -> Iterator[bytes]:
     for part in parts:
         stop = part.examples_in_shard if part.take < 0 else part.skip + part.take
         try:
-            os.stat(part.filename)  # a missing file is an OSError here, and a crash in a reader
+            os.stat(part.filename)  # a missing file is an OSError here, but a crash in a reader
             yield from readers[file_format](part.filename, part.skip, stop)
         except OSError as error:
             raise UserError(f"{part.filename}: cannot be read: {error.strerror}") from error
@@ -160,7 +159,7 @@ def _read_tfrecord(path: str, start: int, stop: int) -> Iterator[bytes]:
     import tensorflow as tf
 
     def deprecated(record: Any) -> bool:
-        # It is, in favor of tf.data, which would run operations.
+        # The reader is deprecated in favor of tf.data, which would run operations.
         return "tf_record_iterator" not in record.getMessage()
 
     index = 0
@@ -195,7 +194,7 @@ def _read_array_record(path: str, start: int, stop: int) -> Iterator[bytes]:
 
 
 def open_builder(request: Request) -> Any:
-    """TFDS's builder of a prepared data set; `request.download` prepares what is not there."""
+    """TFDS's builder of a prepared data set; `request.download` prepares a missing one."""
     import tensorflow_datasets as tfds
 
     if not NAME.fullmatch(request.target):
@@ -203,7 +202,7 @@ def open_builder(request: Request) -> Any:
     data_dir = os.path.expanduser(request.data_dir) or None
     if data_dir and not os.path.isdir(data_dir) and not request.download:
         raise UserError(f"data_dir={request.data_dir}: there is no such folder")
-    # With a version TFDS prefers the newest that fits among the files to that of its own code.
+    # Given a version, TFDS prefers the newest matching files to the version in its own code.
     name = request.target if ":" in request.target else f"{request.target}:*.*.*"
     doing = "opened"
     try:
@@ -220,7 +219,7 @@ def open_builder(request: Request) -> Any:
         raise
     except tfds.core.DatasetNotFoundError as error:
         raise _not_found(request) from error
-    except Exception as error:  # no network, no room, a download by hand, a changed file, ...
+    except Exception as error:  # no network, disk full, manual download required, changed file, ...
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(f"{request.spec}: cannot be {doing}: {reason}") from error
     return builder
@@ -231,7 +230,7 @@ def _place(request: Request) -> str:
 
 
 def _not_found(request: Request) -> UserError:
-    """Says what is there, or what was meant."""
+    """An error that lists what exists, or suggests what was meant."""
     import tensorflow_datasets as tfds
 
     name = re.split("[/:]", request.target)[0]
@@ -250,7 +249,7 @@ def _not_found(request: Request) -> UserError:
 
 
 def _keys(spec: str, info: Any) -> tuple[str, str | None]:
-    """The features that are the image (`image`, or the only one) and the label (likewise)."""
+    """The image feature (`image`, or the only one) and the label feature (likewise)."""
     import tensorflow_datasets as tfds
 
     def only(kind: Any, *preferred: str, other_than: Any = ()) -> str | None:

@@ -1,7 +1,6 @@
-"""Views from a wider world than the augmentations, to show a concentration head.
+"""Views with more damage than augmentations, to train a concentration head (docs/kappa.md).
 
-They are damaged in ways that no test of tfvmf uses (no noise, no blur, no weather, no compression).
-What was tried: docs/kappa.md.
+No test of tfvmf uses this kind of damage: there is no noise, blur, weather or compression.
 """
 
 import dataclasses
@@ -15,28 +14,28 @@ from tfvmf import counter_random, distribute
 from tfvmf.data import image_ops
 from tfvmf.data.augment import Augmentation
 
-KINDS = ("filter", "spectrum")  # studies/kappa/views.py has those that brought less
+KINDS = ("filter", "spectrum")  # studies/kappa/views.py has the kinds that helped less
 # Pixels between the taps of a filter: an image may have been enlarged, or be sharp.
 _SPACINGS: tuple[int, ...] = (1, 2, 4)
 # Each parameter has its own column of random numbers. Append only.
 _COLUMNS = ("kind", "strength", "spacing", "native")
-_SALT = 0x5DEECE66  # draws other numbers than the augmentation does from the same seeds
+_SALT = 0x5DEECE66  # gives other random numbers than the augmentation draws from the same seeds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WideViews:
-    """One ordinary view of each image, with one kind of damage drawn for each.
+    """One ordinary view of each image, with one randomly chosen kind of damage.
 
-    - filter: blended with what a random filter of 3x3 taps over all channels, 1, 2 or 4 pixels
-      apart, makes of it.
-    - spectrum: the amplitudes of its Fourier transform moved 0 to 100 % of the way to those of
+    - filter: a blend with the output of a random filter with 3x3 taps over all channels. The taps
+      are 1, 2 or 4 pixels apart.
+    - spectrum: the amplitudes of the Fourier transform move 0 to 100 % of the way to those of
       another image; the phases stay.
 
     Attributes:
-        augmentation: What happens to the images first; its `size` is the size of the views.
-        kinds: Which of `KINDS` are drawn from, each as likely.
-        native_size: Size of the images before they were enlarged to what the encoder takes, if they
-            were: half of the views are damaged at that size.
+        augmentation: Applied to the images first; its `size` is the size of the views.
+        kinds: Which of `KINDS` to draw from, with equal probability.
+        native_size: Size of the images before they were enlarged for the encoder, if they were:
+            half of the views are damaged at that size.
     """
 
     augmentation: Augmentation
@@ -51,8 +50,8 @@ class WideViews:
     def __call__(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
         """One wide view of each image: float32 [B, size, size, 3] in [0, 1].
 
-        The other image of a pair is one of the *global* batch, so that replicas see what a single
-        device would. Images and seeds as in `Augmentation.call`.
+        The second image of `spectrum` comes from the *global* batch, so that replicas compute what
+        a single device would. Images and seeds are those of `Augmentation.call`.
         """
         salted = salt(seeds)
         drawn = counter_random.uniforms(salted, len(_COLUMNS))
@@ -70,7 +69,7 @@ class WideViews:
     def _damage(
         self, views: tf.Tensor, others: tf.Tensor, seeds: tf.Tensor, drawn: tf.Tensor
     ) -> tf.Tensor:
-        """Views [B, H, W, 3] with the damage that was drawn for each."""
+        """Applies to each of the views [B, H, W, 3] the damage drawn for it."""
         damages = [{"filter": _filtered, "spectrum": _with_spectrum}[kind] for kind in self.kinds]
         damaged = _by_group(drawn[:, 0], damages, views, others, seeds, drawn)
         return image_ops.clip(views + drawn[:, 1, None, None, None] * (damaged - views))
@@ -79,7 +78,7 @@ class WideViews:
 def _by_group(
     uniform: tf.Tensor, functions: Sequence[Callable[..., tf.Tensor]], *tensors: tf.Tensor
 ) -> tf.Tensor:
-    """Each row of `tensors` [B, ...] through the function that a number in [0, 1) draws for it."""
+    """Maps each row of `tensors` [B, ...] by the function that its number in [0, 1) selects."""
     count = len(functions)
     group = tf.cast(uniform * count, tf.int32)
     numbered = (tf.range(tf.shape(group)[0]), *tensors)
@@ -89,12 +88,12 @@ def _by_group(
 
 
 def salt(seeds: tf.Tensor) -> tf.Tensor:
-    """Seeds that no augmentation has drawn from."""
+    """Seeds that no augmentation uses."""
     return tf.bitwise.bitwise_xor(seeds, tf.constant(_SALT, tf.int32))
 
 
 def others(views: tf.Tensor) -> tf.Tensor:
-    """For each image of this replica another one of the global batch, half a batch away."""
+    """For each image of this replica, another image of the global batch, half a batch away."""
     everyone = distribute.gather(views)
     rows, total = tf.shape(views)[0], tf.shape(everyone)[0]
     own = distribute.replica_id() * rows + tf.range(rows)
@@ -104,8 +103,8 @@ def others(views: tf.Tensor) -> tf.Tensor:
 def _with_spectrum(
     views: tf.Tensor, others: tf.Tensor, seeds: tf.Tensor, drawn: tf.Tensor
 ) -> tf.Tensor:
-    """The phases of `views` [B, H, W, C], moved by the strength to the amplitudes of `others`."""
-    del seeds, drawn  # the strength blends pictures: their phases are the same
+    """Keeps the phases of `views` [B, H, W, C]; moves their amplitudes toward those of `others`."""
+    del seeds, drawn  # the strength blends the images, whose phases are equal
     ours, theirs = (tf.signal.rfft2d(tf.transpose(x, [0, 3, 1, 2])) for x in (views, others))
     factor = tf.math.divide_no_nan(tf.abs(theirs), tf.abs(ours))
     mixed = tf.signal.irfft2d(tf.cast(factor, tf.complex64) * ours, views.shape[1:3])
@@ -113,10 +112,10 @@ def _with_spectrum(
 
 
 def _filtered(views: tf.Tensor, others: tf.Tensor, seeds: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
-    """Each image convolved with its own filter, then moved to the image's mean and spread."""
+    """Convolves each image with its own filter, then restores the image's mean and deviation."""
     del others
     weights = tf.reshape(counter_random.normals(seeds, 27 * 3), [-1, 27, 3])
-    # Taps that are farther apart than half the image would meet its mirror image only.
+    # Taps farther apart than half the image would only meet its mirror image.
     fitting = [each for each in _SPACINGS if each == 1 or 4 * each <= min(views.shape[1:3])]
     convolutions = [partial(_convolved, spacing=each) for each in fitting]
     filtered = _by_group(drawn[:, 2], convolutions, views, weights)
@@ -129,7 +128,7 @@ def _convolved(views: tf.Tensor, weights: tf.Tensor, *, spacing: int) -> tf.Tens
     """Images [B, H, W, 3] convolved with filters [B, 27, 3] whose taps are `spacing` apart."""
     batch, height, width = tf.shape(views)[0], views.shape[1], views.shape[2]
     padded = views
-    for axis in (1, 2):  # mirrored at the sides; `tf.pad` refuses a batch without images
+    for axis in (1, 2):  # mirrored at the sides; `tf.pad` rejects an empty batch
         places = np.pad(np.arange(views.shape[axis]), spacing, mode="reflect")
         padded = tf.gather(padded, places, axis=axis)
     # Plane by plane: `tf.image.extract_patches` takes seven times as long.

@@ -1,7 +1,4 @@
-"""Images to the table of results per image: local, by shard, on Ray; its readers and writers.
-
-Tables are read without TensorFlow, so the rest loads when first used.
-"""
+"""Images to the table of results per image: local, by shard, on Ray; its readers and writers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "ENGINES", "Embedded", "Table", "check_output", "embed", "read_table"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # reading tables does not need TensorFlow
     if name in ("Embedded", "embed"):
         from tfvmf.embedding import local
 

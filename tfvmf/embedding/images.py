@@ -1,14 +1,13 @@
-"""Images to embed: files, sources without files and, for `engine="ray"`, whatever Arrow can open.
+"""Images to embed: files, sources without files and, for `engine="ray"`, anything Arrow can open.
 
 | data, for Ray | |
 | --- | --- |
 | `folder:PLACE` | see `tfvmf.data.folder`; a path, or a URI such as `s3://bucket/photos` |
 | `files:PLACE` | a text file with one path or URI per line |
-| `parquet:PLACE` | a file or a folder of them; images are bytes, or structs that have `bytes` |
+| `parquet:PLACE` | a file or a folder of them; images are bytes, or structs with `bytes` |
 | `tfrecord:PLACE` | the same with one `tf.train.Example` per image |
 
-A record is called `FILE:ROW`; its label is the column `label`, if there is one. Ray is not needed
-to find images.
+A record is called `FILE:ROW`; its label is the optional column `label`.
 """
 
 import contextlib
@@ -35,16 +34,13 @@ from tfvmf.data.images import read_images
 from tfvmf.data.sources import parse
 from tfvmf.errors import UserError
 
-COLUMNS = ("image", "bytes", "image/encoded")  # one of these has the images, unless one is named
+COLUMNS = ("image", "bytes", "image/encoded")  # default names of the column with the images
 _FILES = {"parquet": re.compile(r"\.parquet$"), "tfrecord": re.compile(r"\.tfrecords?\b")}
 Units = Mapping[int, range]  # number of a file to write -> its rows
 
 
 class FileImages:
-    """Files by path or URI, with the names of their classes, or None; larger images are broken.
-
-    `contents` gives what to read at some positions: a path, the content of a file or an error.
-    """
+    """Files by path or URI, with class names or None; images over `max_pixels` count as broken."""
 
     def __init__(
         self,
@@ -55,10 +51,10 @@ class FileImages:
     ) -> None:
         self.paths, self.labels, self.max_pixels = paths, labels, max_pixels
         self.names = [_text(path) for path in paths]
-        self._contents = contents
+        self._contents = contents  # positions -> paths, contents of files, or errors
 
     def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
-        """The pixels of those that are not broken, and all errors, "" if there is none."""
+        """The pixels of the images that are not broken, and all errors, "" if there is none."""
         paths = self.paths[rows.start : rows.stop]
         contents = self._contents(rows) if self._contents else paths
         failed = {i: str(e) for i, e in enumerate(contents) if isinstance(e, Exception)}
@@ -70,12 +66,12 @@ class FileImages:
         return pixels[[not error for error in errors]], errors
 
     def tile(self, row: int) -> np.ndarray:
-        """A picture for the contact sheet; gray if the file is gone meanwhile."""
+        """An image for the contact sheet; gray if the file no longer exists."""
         tile, _ = self.read(range(row, row + 1), TILE)
         return tile[0] if len(tile) else np.full((TILE, TILE, 3), 200, np.uint8)
 
     def identity(self) -> str:
-        """A hash that changes when the images do."""
+        """A hash of the files' paths, sizes and times."""
         return files_identity(self.paths)
 
     def by_unit(
@@ -109,7 +105,7 @@ class SourceImages:
         return self._source.images(rows.start, rows.stop), [""] * len(rows)
 
     def tile(self, row: int) -> np.ndarray:
-        """A picture for the contact sheet."""
+        """An image for the contact sheet."""
         return self._source.images(row, row + 1)[0]
 
 
@@ -117,10 +113,10 @@ class Records:
     """Parquet files or TFRecords.
 
     Attributes:
-        files: Path in their file system to name, as the user spells it.
+        files: {path in their file system: name as the user writes it}.
         units: For each file a range of about as many rows as it has.
         labels: None if there is no column `label`.
-        columns: To be read: that of the images, and maybe `label`.
+        columns: Columns to read: that of the images, and `label` if it exists.
     """
 
     def __init__(self, kind: str, data: str, column: str) -> None:
@@ -143,20 +139,20 @@ class Records:
         self.units = [range(round(share * info.size)) for info in self._infos]
 
     def identity(self) -> str:
-        """A hash that changes when the files do."""
+        """A hash of the files' paths, sizes and times, and of the columns."""
         told = [f"{info.path} {info.size} {info.mtime_ns}" for info in self._infos]
         return hashlib.sha256("\0".join([*self.columns, *told]).encode()).hexdigest()[:16]
 
     def by_unit(
         self, units: Units, blocks: Iterator[pa.Table], empty: pa.Table
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Embedded rows, in order, whose `file` is that of the record, by file and with names."""
+        """Embedded rows, in order, by file; each gets a name from the file of its record."""
         left, row = iter(units), 0
         unit = next(left)
         for block in blocks:
             for path, group in itertools.groupby(block["file"].to_pylist()):
                 while self._infos[unit].path != path:
-                    if not row:  # there are no rows in this file
+                    if not row:  # no rows in this file
                         yield unit, empty
                     unit, row = next(left), 0
                 count = len([*group])
@@ -169,7 +165,7 @@ class Records:
 
 
 def list_images(data: str | os.PathLike[str], split: str, max_pixels: int) -> FileImages | None:
-    """The files of a folder, or one file; None if `data` is another source."""
+    """The files of a folder, or one file; None for any other source."""
     spec = os.fspath(data)
     target = spec.removeprefix("folder:")
     path = pathlib.Path(target).expanduser()
@@ -216,14 +212,14 @@ def find_images(
 
 
 def label_names(labels: np.ndarray | None, classes: list[str] | None) -> list[str] | None:
-    """Numbers of classes as their names; as texts, where there are none."""
+    """Class numbers as class names, or as text if there are none."""
     if labels is None:
         return None
     return [_text(classes[label] if classes else str(label)) for label in labels]
 
 
 def _text(name: str) -> str:
-    """A name that is not UTF-8 with an escape for each byte that is not."""
+    """A name with escapes for bytes that are not UTF-8."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -236,10 +232,7 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
 
 @contextlib.contextmanager
 def readable(name: str, files: Mapping[str, str] = types.MappingProxyType({})) -> Iterator[None]:
-    """Turns what cannot be read into one line, also if Ray says so of another process.
-
-    `files` are Parquet files or TFRecords, path to name: a damaged one is named instead of `name`.
-    """
+    """Turns read errors, also Ray's, into one line that names the damaged of `files`, or `name`."""
     try:
         yield
     except UserError:
@@ -254,14 +247,14 @@ def readable(name: str, files: Mapping[str, str] = types.MappingProxyType({})) -
         if not damaged and not isinstance(cause, OSError | pa.ArrowException):
             raise
         for uri in () if damaged else files.values():
-            with readable(uri):  # Ray does not say whose footer is missing
+            with readable(uri):  # Ray does not name the file whose footer is missing
                 _parquet(uri)
         reason = " ".join((str(cause).splitlines() or [type(cause).__name__])[0].split())[:200]
         raise UserError(f"{damaged or name} cannot be read: {reason}") from error
 
 
 def _find(data: str, wanted: Callable[[str], bool]) -> dict[str, fs.FileInfo]:
-    """The files of `SCHEME:PLACE`, at any depth and in the order of their names, by path or URI."""
+    """The files of `SCHEME:PLACE`, at any depth, sorted by name: {path or URI: information}."""
     place = data.partition(":")[2]
     with readable(data):
         system, root = file_system(place)
@@ -280,7 +273,7 @@ def _find(data: str, wanted: Callable[[str], bool]) -> dict[str, fs.FileInfo]:
 
 
 def _parquet(uri: str) -> tuple[dict[str, bool], int]:
-    """Columns of a file and whether they may have encoded images; the number of its rows."""
+    """Columns of a file and whether they may hold encoded images; the number of rows."""
     system, path = file_system(uri)
     with system.open_input_file(path) as file:
         found = pq.ParquetFile(file)
@@ -294,15 +287,15 @@ def _parquet(uri: str) -> tuple[dict[str, bool], int]:
 
 
 def _tfrecord(uri: str) -> tuple[dict[str, bool], int]:
-    """The same of TFRecords, whose number is a guess by the length of the first one."""
+    """The same for TFRecords; the number of rows is estimated from the first one's length."""
     import tensorflow as tf
 
     system, path = file_system(uri)
-    with system.open_input_stream(path) as file:  # decompressed, if it is called .gz
+    with system.open_input_stream(path) as file:  # decompressed if it ends in .gz
         try:
             length, _ = struct.unpack("<QI", file.read(12))
             example = tf.train.Example.FromString(file.read(min(length, 2**28)))
-        except Exception as error:  # of struct, and of protobuf its own
+        except Exception as error:  # struct's, or protobuf's own
             raise UserError(f"{uri}: its first record is no tf.train.Example") from error
     columns = {name: bool(f.bytes_list.value) for name, f in example.features.feature.items()}
     return columns, system.get_file_info(path).size // (length + 16)

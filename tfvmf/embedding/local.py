@@ -1,8 +1,7 @@
 """Images to their table: a file, or a directory of Parquet files that many processes may fill.
 
-Work is kept in files of certain rows each, which are there whole or not at all; what is missing is
-what is left to do. So a stopped run continues, and the files of a directory do not depend on the
-number of shards, nor on the engine.
+Work is stored in files of fixed rows, written atomically; missing files are left to do. So a
+stopped run continues, and the files do not depend on the number of shards or the engine.
 """
 
 import contextlib
@@ -34,23 +33,23 @@ from tfvmf.progress import Progress
 from tfvmf.serving import EmbeddingModel, load
 from tfvmf.settings import MAX_PIXELS
 
-PART_ROWS = 1024  # images at most that a run loses when it is killed, and rows that it holds
-# A directory has about this many files, of rows between these bounds.
+PART_ROWS = 1024  # maximum number of images that a killed run loses, and rows that it holds
+# A directory has about this many files, with rows between these bounds.
 FILES, LEAST_ROWS, MOST_ROWS = 4096, 256, 8192
-JOB = "job.json"  # what the files of a directory are of
-DRAWN = 50  # least and most certain images, each
-DRIFT = 0.01  # below this p-value confidences are not those of in-distribution images
+JOB = "job.json"  # describes the content of a directory
+DRAWN = 50  # number of least, and of most certain images
+DRIFT = 0.01  # a p-value below this means that confidences are not those of in-distribution images
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """What `embed` has done."""
+    """The result of `embed`."""
 
     output: pathlib.Path  # the table
-    images: int  # its rows
+    images: int  # number of rows
     broken: int  # rows with an error
     rejected: int | None  # neither broken nor accepted; None if the model is not calibrated
-    lowest: float  # concentration; NaN if all are broken
+    lowest: float  # lowest concentration; NaN if all are broken
     highest: float
     sheet: pathlib.Path | None = None
     drift: "Drift | None" = None  # None if the model is not calibrated, or all are broken
@@ -60,9 +59,9 @@ class Embedded:
 class Drift:
     """Whether the confidences of a batch look like those of in-distribution images."""
 
-    p_value: float  # of the two-sample Kolmogorov-Smirnov test; small: they do not
-    below: float  # the share of images that are not accepted
-    alpha: float | None = None  # the share that is expected in distribution, if the model says
+    p_value: float  # two-sample Kolmogorov-Smirnov test; small: they do not
+    below: float  # share of images that are not accepted
+    alpha: float | None = None  # share expected in distribution, if the model has one
 
     def __str__(self) -> str:
         seen = "look" if self.p_value >= DRIFT else "do NOT look"
@@ -78,14 +77,13 @@ def measure_drift(
 ) -> Drift:
     """Tests whether confidences [N], with decisions [N], look like in-distribution images.
 
-    A confidence is (1 + r) / (m + 1), r of m calibration images being no surer. The test has two
-    samples, the batch and these m images: a batch that is much larger than m would otherwise show
-    the noise of the calibration as drift. The statistic knows ranks alone, so a place between the
-    r-th image and the next stands for the image. `calibration` is that of the model's card: `ranks`
-    (m; `images` in old exports), and `alpha` or `reject_below`. Where m is unknown, confidences are
-    compared with the uniform distribution.
+    A confidence is (1 + r) / (m + 1) if r of m calibration images are not more certain. The test
+    compares the batch with these m images, because a batch much larger than m would otherwise show
+    the noise of the calibration as drift. It uses only ranks, so a value between the r-th image and
+    the next stands for the image. `calibration` is that of the model's card: `ranks` (m; `images`
+    in old exports), and `alpha` or `reject_below`. If m is unknown, the reference is uniform.
     """
-    from scipy import stats  # half of the time that this module takes to import
+    from scipy import stats  # half of the import time of this module
 
     calibration = calibration or {}
     if count := calibration.get("ranks", calibration.get("images")):
@@ -121,37 +119,37 @@ def embed(
     column: str = "",
     with_levels: bool = False,
 ) -> Embedded:
-    """Embeds images and writes the table of them, see `tfvmf.embedding.table`.
+    """Embeds images and writes their table, see `tfvmf.embedding.table`.
 
-    A file that cannot be read is a row with its error. The same call continues a stopped one: parts
+    An unreadable file becomes a row with its error. The same call continues a stopped one: parts
     of the table are kept in `OUTPUT.parts` until it is complete. With `shard` or `engine="ray"` the
     table is a directory of Parquet files, which many processes may fill.
 
     Args:
         model: A run directory, an export, or a `.keras`, `.onnx` or `.tflite` file.
-        data: What `tfvmf.data.load_source` takes, or the path of a folder or of one image; for Ray
+        data: A spec for `tfvmf.data.load_source`, or the path of a folder or of one image; for Ray
             see `tfvmf.embedding.images`.
-        output: The `.parquet`, `.npz` or `.csv` file; or the directory, which is made if need be.
+        output: The `.parquet`, `.npz` or `.csv` file, or the directory, created if missing.
         checkpoint: Checkpoint of a run: `step-110`, `110` or a path; the newest by default.
-        split: The part of the data.
-        data_dir: Where TFDS data sets are prepared.
-        download: Download and prepare a TFDS data set that is not there.
+        split: The split of the data.
+        data_dir: Folder of prepared TFDS data sets.
+        download: Download and prepare a missing TFDS data set.
         sort: `concentration` sorts the rows by it, ascending, and draws the least and the most
             certain images to the same name with `.png`, unless all concentrations are equal.
         batch_size: Images per forward pass.
-        max_pixels: A larger image is not decoded: its row has an error.
-        restart: Do not continue: start again.
+        max_pixels: Larger images are not decoded: their rows have an error.
+        restart: Start again instead of continuing.
         trust_model: See `tfvmf.load`.
         shard: `3/16` is part 3 of the parts 0 to 15; the counts returned are those of the part.
         engine: `local`, or `ray`.
-        actors: With Ray, the processes that embed.
+        actors: With Ray, the number of processes that embed.
         ray_address: With Ray, the cluster; by default one is started on this machine.
-        column: With Ray, the column of Parquet files or TFRecords that has the images.
+        column: With Ray, the column of Parquet files or TFRecords with the images.
         with_levels: Also write the column `levels`, see `tfvmf.load`.
 
     Raises:
-        UserError: A mistake in the arguments, found before the model is loaded where possible; or
-            what is there already is of another model or other data.
+        UserError: The arguments are invalid (found before loading the model where possible), or
+            existing output is for another model or other data.
     """
     number, of, output = table.check_output(output, shard=shard, engine=engine)
     if sort not in ("", "concentration") or batch_size < 1 or actors < 1:
@@ -174,7 +172,7 @@ def embed(
         images = images or SourceImages(
             load_source(data, split, data_dir=data_dir, image_size=size, **options)
         )
-        # Records have as many files as they come in.
+        # Records have one file per input file.
         units = getattr(images, "units", None) or file_rows(len(images.names), PART_ROWS * (not of))
         # An empty batch shows the columns.
         outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
@@ -241,7 +239,7 @@ def file_rows(count: int, rows: int = 0) -> list[range]:
 
 @contextlib.contextmanager
 def _claimed(parts: pathlib.Path, output: pathlib.Path) -> Iterator[None]:
-    """Makes the directory of parts, for one process; removes it if there are none in the end."""
+    """Makes the directory of parts, for one process; removes it if it is empty in the end."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lock(parts))
@@ -259,7 +257,7 @@ def _claimed(parts: pathlib.Path, output: pathlib.Path) -> Iterator[None]:
 def _claim(
     directory: pathlib.Path, plan: dict[str, Any], output: pathlib.Path, *, restart: bool
 ) -> None:
-    """Notes what the files of a directory are of, or checks that those there are of the same."""
+    """Records the content of a directory, or checks that existing files have the same."""
     path, parts = directory / JOB, list(directory.glob("*.arrow"))
     if directory != output and (restart or not parts):
         for old in (path, *parts):
@@ -269,7 +267,7 @@ def _claim(
         if not path.exists():
             if any(directory.glob("*.parquet")):
                 raise UserError(f"output={directory} holds Parquet files without a {JOB}")
-            # A link is there whole, or refused because another shard was first.
+            # A link appears complete, or is rejected because another shard was first.
             with tempfile.TemporaryDirectory(dir=directory, prefix=".") as place:
                 write_json(pathlib.Path(place, JOB), plan)
                 with contextlib.suppress(FileExistsError):
@@ -303,7 +301,7 @@ def model_identity(model: EmbeddingModel) -> str:
 def _write(
     path: pathlib.Path, schema: pa.Schema, blocks: Iterable[pa.Table], bar: Progress
 ) -> None:
-    """Writes a file of blocks of some rows, in groups of about `table.ROWS`."""
+    """Writes a file from blocks of rows, in groups of about `table.ROWS`."""
 
     def groups(columns: Sequence[str]) -> Iterator[pa.Table]:
         held: list[pa.Table] = []
@@ -332,7 +330,7 @@ def embed_rows(
     schema: pa.Schema,
     batch_size: int,
 ) -> Iterator[pa.Table]:
-    """Some images to rows of their table, batch by batch."""
+    """Embeds some images, batch by batch, into rows of their table."""
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]
         pixels, errors = images.read(batch, model.card["image_size"])
@@ -347,7 +345,7 @@ def embed_rows(
 def _summary(
     parts: Iterable[table.Columns], output: pathlib.Path, columns: Sequence[str]
 ) -> Embedded:
-    """Counts of rows, which come some at a time."""
+    """Counts the rows, which come some at a time."""
     images, good, accepted, lowest, highest = 0, 0, 0, np.inf, -np.inf
     for part in parts:
         fine = part["error"] == ""
@@ -374,7 +372,7 @@ def _join(
     calibration: Mapping[str, Any] | None,
     sort: bool,
 ) -> Embedded:
-    """Parts to the table and its sheet."""
+    """Joins parts to the table and draws its sheet."""
     count = len(images.names)
     natural = np.arange(count)
     wanted = ("error", "concentration", "confidence", "accept")
@@ -410,7 +408,7 @@ def _join(
 
 
 def _blocks(parts: pathlib.Path, order: np.ndarray) -> Callable[..., Iterator[pa.Table]]:
-    """The rows of all parts in an order, some at a time; parts are mapped, not read."""
+    """The rows of all parts in an order, some at a time; parts are memory-mapped."""
 
     def blocks(columns: Sequence[str]) -> Iterator[pa.Table]:
         for start in range(0, len(order), table.ROWS):

@@ -1,8 +1,8 @@
-"""Embedding on Ray Data: as many processes as you like, on one machine or a cluster.
+"""Embedding on Ray Data: any number of processes, on one machine or a cluster.
 
-Ray reads, moves and retries; `tfvmf.embedding.local` decodes and embeds. Rows come back to this
-process in the order of the data, and only it writes: a row is written once, whatever dies
-elsewhere. Model, tfvmf and files must be at the same place on all machines.
+Ray reads, moves and retries; `tfvmf.embedding.local` decodes and embeds. Rows return in the order
+of the data to this process, the only one that writes, so each row is written exactly once. Model,
+tfvmf and files must have the same paths on all machines.
 """
 
 import contextlib
@@ -23,24 +23,24 @@ from tfvmf.embedding.images import FileImages, Records, Units, file_system, read
 from tfvmf.errors import UserError
 from tfvmf.serving import load
 
-_BATCHES = 4  # of one call of an actor
-_BLOCK = 2**24  # bytes of a block on its way, at most, unless one image is larger
-_STORE = 2**29  # bytes of the object store of a Ray that is started here
-_PATIENCE = 10  # seconds that a cluster has to answer
-_FETCHES = 16  # files that an actor reads from a remote file system at a time
+_BATCHES = 4  # batches per call of an actor
+_BLOCK = 2**24  # maximum bytes of a block in transit, unless one image is larger
+_STORE = 2**29  # bytes of the object store of a local Ray
+_PATIENCE = 10  # seconds for a cluster to answer
+_FETCHES = 16  # files that an actor fetches from a remote file system at a time
 
 
 class Work(NamedTuple):
-    """What an actor has to know."""
+    """The arguments of an actor."""
 
     model: str
     settings: dict[str, Any]  # for `tfvmf.load`
-    identity: str  # of the model
+    identity: str  # hash of the model
     schema: pa.Schema
     batch_size: int
     max_pixels: int
-    column: str = ""  # with the images; "" where a row has a path
-    threads: int = 1  # of a forward pass
+    column: str = ""  # column with the images; "" if rows have paths
+    threads: int = 1  # threads of a forward pass
 
 
 def embed_units(
@@ -58,7 +58,7 @@ def embed_units(
         context.execution_options.preserve_order = True
         context.enable_progress_bars = False
         context.target_max_block_size = _BLOCK
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it raises is enough
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its exceptions are enough
         with ray.data.DataContext.current(context):
             if isinstance(images, Records):
                 work = work._replace(column=images.columns[0])
@@ -71,7 +71,7 @@ def embed_units(
                 batch_size=rows if work.column else None,
                 batch_format="pyarrow",
                 compute=ray.data.ActorPoolStrategy(size=actors),
-                # Half of the processors are left to what reads, which else would wait for ever.
+                # Half of the processors are left for reading, which would otherwise wait forever.
                 num_cpus=min(1.0, every["CPU"] / 2 / actors),
                 num_gpus=min(1.0, every.get("GPU", 0) / actors),
             )
@@ -92,7 +92,7 @@ class _Actor:
             raise UserError(f"{work.model} on {socket.gethostname()} is not the driver's model")
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Rows that have an image, or the path of one, to rows of the table."""
+        """Maps rows with an image, or its path, to rows of the table."""
         work, paths = self._work, [os.fsdecode(path) for path in rows["path"].to_pylist()]
         given = rows[work.column].to_pylist() if work.column else paths
         labels = None
@@ -111,7 +111,7 @@ class _Actor:
 
 
 def _content(given: Any) -> Any:
-    """The content of an image, the path of a file of this machine, or why it cannot be read."""
+    """The content of an image, the path of a local file, or the reason why it cannot be read."""
     if isinstance(given, str) and "://" in given:
         try:
             system, path = file_system(given)
@@ -128,7 +128,7 @@ def _text(value: Any) -> str:
 
 
 def _paths(images: FileImages, units: Units, rows: int) -> Iterator[pa.Table]:
-    """Paths, and labels, of some units: a table for each call of an actor."""
+    """Paths and labels of some units, one table per call of an actor."""
     for unit in units.values():
         for part in (unit[start : start + rows] for start in range(0, len(unit), rows)):
             paths = images.paths[part.start : part.stop]
@@ -147,12 +147,12 @@ def _records(images: Records, units: Units) -> ray.data.Dataset:
 
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator[None]:
-    """A connection to Ray: the caller's own, to a cluster, or to one that is started here."""
+    """A connection to Ray: the caller's own, to a cluster, or to one started here."""
     if ray.is_initialized():
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # else it warns of its own actors
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # else it warns about its own actors
     here: dict[str, Any] = {"num_cpus": cores.available(), "object_store_memory": _STORE}
     here["include_dashboard"] = False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -161,7 +161,7 @@ def _connected(address: str) -> Iterator[None]:
         if host and port.isdigit():  # Ray itself would try for minutes
             socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
         ray.init(address or "local", **quiet, **({} if address else here))
-    except Exception as error:  # Ray raises this very class, too
+    except Exception as error:  # Ray also raises this very class
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"ray_address={address}: no connection to Ray: {reason}") from error
     try:

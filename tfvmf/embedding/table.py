@@ -2,19 +2,19 @@
 
 | column | |
 | --- | --- |
-| `file` | the path, or `SOURCE/SPLIT:INDEX` where the source has no files |
-| `error` | why the file could not be read, "" if it could; all columns below it are then null |
-| `label` | name of the class, or its number where the classes have no names |
+| `file` | the path, or `SOURCE/SPLIT:INDEX` if the source has no files |
+| `error` | why the file could not be read, or ""; with an error, the outputs below are null |
+| `label` | name of the class, or its number if classes have no names |
 | `features` | float32 [f] |
 | `mean_direction` | float32 [d], unit length |
-| `levels` | float32 [l], if asked for: means and deviations of the maps of all levels |
+| `levels` | float32 [l], if requested: means and deviations of the maps of all levels |
 | `concentration`, `familiarity`, `confidence` | float32 |
 | `accept` | bool |
 | `class`, `class_probability` | the name of the predicted class, and float32 |
 
-A column that a model cannot fill is absent. The label is known of a broken file too. CSV has no
-vectors. A Parquet or npz file of another program needs `features` or `mean_direction` alone: `file`
-is then the number of the row, and `error` is "".
+Columns that a model cannot fill are absent. A broken file has a label too. CSV has no vectors.
+Parquet or npz files of other programs need only `features` or `mean_direction`: `file` is then the
+row number, and `error` is "".
 """
 
 import contextlib
@@ -37,25 +37,24 @@ from tfvmf.files import csv_text, csv_text_back, open_array, open_npz
 
 TEXTS = ("file", "error", "label", "class")
 VECTORS = ("features", "mean_direction", "levels")
-DIRECTIONS = VECTORS[:2]  # of which a table of another program has one
+DIRECTIONS = VECTORS[:2]  # tables of other programs need one of these
 COLUMNS = (
     *("file", "error", "label", *VECTORS, "concentration"),
     *("familiarity", "confidence", "accept", "class", "class_probability"),
 )
 ENGINES = ("local", "ray")
-ROWS = 8192  # of a group in a Parquet file, and of what is held when a table is read or written
+ROWS = 8192  # rows of a group in a Parquet file, and rows in memory when reading or writing
 
 Columns = dict[str, np.ndarray]
-# Names of columns -> tables of some rows each, in order. May be called several times.
+# Column names -> tables of some rows each, in order. May be called several times.
 Blocks = Callable[[Sequence[str]], Iterator[pa.Table]]
 
 
 class Table:
-    """A table in a file, or in a directory of Parquet files, read when it is asked for.
+    """A table in a file, or in a directory of Parquet files, read on demand.
 
-    `table["concentration"]` is one column, whole; `parts` streams. Text is an object array of str,
-    "" for null; vectors are [N, width]; numbers of a broken file are NaN, its `accept` is False.
-    `columns` are those of `COLUMNS` that there are.
+    `table["concentration"]` is one whole column; `parts` streams. Text is an object array of str,
+    "" for null; vectors are [N, width]; for a broken file numbers are NaN and `accept` is False.
     """
 
     def __init__(
@@ -90,10 +89,9 @@ class Table:
 
 
 def read_table(path: str | os.PathLike[str]) -> Table:
-    """Opens a table that `tfvmf embed` wrote, or another program.
+    """Opens a table of `tfvmf embed` or another program; UserError if it is damaged or not one.
 
-    `path` is a `.parquet`, `.npz` or `.csv` file, or a directory of `.parquet` files, in order of
-    their names. UserError if there is none, or it is damaged or no such table.
+    `path` is a `.parquet`, `.npz` or `.csv` file, or a directory of `.parquet` files by name.
     """
     path = pathlib.Path(path).expanduser()
     opener = {".npz": _open_npz, ".csv": _open_csv}.get(path.suffix, _open_parquet)
@@ -111,10 +109,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
 def check_output(
     output: str | os.PathLike[str], *, shard: str = "", engine: str = "local"
 ) -> tuple[int, int, pathlib.Path]:
-    """What `embed` writes: `3, 16, path` for part 3 of 16 in a directory, `0, 0, path` for a file.
-
-    UserError if there is no such engine or part, or the path cannot be written.
-    """
+    """The output of `embed`: (3, 16, path) for part 3 of 16, (0, 0, path) for a file."""
     if engine not in ENGINES:
         raise UserError(f"engine={engine}: expected one of {', '.join(ENGINES)}")
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard or "0/1", re.ASCII)
@@ -137,7 +132,7 @@ def check_output(
 
 
 def table_schema(outputs: Mapping[str, np.ndarray], *, labels: bool) -> pa.Schema:
-    """The columns of a table of what a model gives, and labels."""
+    """The columns of a table with these model outputs, and labels."""
     fields = []
     for name in COLUMNS:
         if name in VECTORS and name in outputs:
@@ -151,7 +146,7 @@ def table_schema(outputs: Mapping[str, np.ndarray], *, labels: bool) -> pa.Schem
 def to_arrow(
     schema: pa.Schema, texts: Mapping[str, Sequence[str]], outputs: Mapping[str, np.ndarray]
 ) -> pa.Table:
-    """Rows of a table: texts of N images, and what the model gave for those without an error."""
+    """Rows of a table: texts of N images, and model outputs for those without an error."""
     good = np.array([not error for error in texts["error"]], bool)
     arrays = []
     for field in schema:
@@ -190,7 +185,7 @@ def to_numpy(block: pa.Table, name: str) -> np.ndarray:
 
 
 def write_table(file: BinaryIO, kind: str, schema: pa.Schema, rows: int, blocks: Blocks) -> None:
-    """Writes a table of `rows` rows, block by block; `kind` is its ending."""
+    """Writes a table of `rows` rows, block by block; `kind` is its extension."""
     _WRITERS[kind](file, schema, rows, blocks)
 
 
@@ -203,7 +198,7 @@ def _write_parquet(file: BinaryIO, schema: pa.Schema, rows: int, blocks: Blocks)
 
 
 def _write_npz(file: BinaryIO, schema: pa.Schema, rows: int, blocks: Blocks) -> None:
-    # `np.savez` would need all arrays at once. Here a column is read as often as it takes.
+    # `np.savez` would need all arrays at once. Here the blocks are read once per column.
     with zipfile.ZipFile(file, "w") as archive:
         for field in schema:
             name = field.name
@@ -212,7 +207,7 @@ def _write_npz(file: BinaryIO, schema: pa.Schema, rows: int, blocks: Blocks) -> 
             if name in TEXTS:
                 lengths = (len(text) for block in blocks([name]) for text in to_numpy(block, name))
                 dtype = np.dtype(f"<U{max(lengths, default=0) or 1}")
-            # A ZipInfo without a time: the same table gives the same bits.
+            # A ZipInfo without a time, so that the same table gives the same bits.
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 write_npy(member, shape, (to_numpy(b, name) for b in blocks([name])), dtype)
 
@@ -221,7 +216,7 @@ def _write_csv(file: BinaryIO, schema: pa.Schema, rows: int, blocks: Blocks) -> 
     del rows
     names = [name for name in schema.names if name not in VECTORS]
     text = io.TextIOWrapper(file, "utf-8", newline="")
-    writer = csv.writer(text)  # with \r\n: only then Python 3.11 quotes a \r within a cell
+    writer = csv.writer(text)  # with \r\n: only then does Python 3.11 quote a \r within a cell
     writer.writerow(names)
     for block in blocks(names):
         columns = [_csv_cells(block, name) for name in names]
@@ -239,7 +234,7 @@ def _csv_cells(block: pa.Table, name: str) -> Iterator[str]:
     values = to_numpy(block, name)
     if name in TEXTS:
         return map(csv_text, values)
-    return ("" if np.isnan(value) else str(value) for value in values)  # the shortest that is exact
+    return ("" if np.isnan(value) else str(value) for value in values)  # the shortest exact form
 
 
 def _open_parquet(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:
@@ -282,7 +277,7 @@ def _open_npz(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:
 
 
 def _npy(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], tuple[int, ...], np.dtype]:
-    """An array of an npz file: where its content starts, its shape and its type."""
+    """An array in an npz file: the stream at its content, its shape and its type."""
     shape, dtype, by_columns, file = open_array(archive, name)
     if len(shape) != 1 + (name in VECTORS):
         expected = "one row of numbers" if name in VECTORS else "one value"
@@ -327,7 +322,7 @@ def _from_cells(cells: Sequence[str], name: str) -> pa.Array:
 
 @contextlib.contextmanager
 def _damaged(path: pathlib.Path) -> Iterator[None]:
-    """Turns whatever a damaged file raises into one line."""
+    """Turns any error of a damaged file into one line."""
     try:
         yield
     except UserError:

@@ -3,8 +3,7 @@
     subject = evaluation.subject_from_run("runs/mine")  # or Subject(encoder=..., train=, test=)
     results = evaluation.cifar10c(subject, max_images=1000)
 
-Every suite of `SUITES` is a function here, by its name. Importing this package does not import
-TensorFlow; what needs it loads when first used.
+Every suite of `SUITES` is a function here. TensorFlow is imported on first use.
 """
 
 import importlib

@@ -1,7 +1,7 @@
-"""The paper's printed numbers, by its names of rows and our names of data and scores."""
+"""The paper's numbers, by its row names and our names of data and scores."""
 
 _METHODS = ("Model ensembles (+)", "MC dropout (+)", "MCInfoNCE (-)", "Ours (-)")
-# Of each method's uncertainty with the severity of a corruption: Spearman's correlation by method
+# Correlation of each method's uncertainty with the severity of a corruption: Spearman's by method
 # (Table 1), then Pearson's (appendix).
 _CORRELATIONS = """
 brightness        -0.829 -1.000 -1.000 -1.000 -0.791 -0.913 -0.915 -0.893
@@ -48,8 +48,8 @@ TABLE_2: dict[tuple[str, str], dict[str, float]] = {
     ("mnist", "cifar100"): {"f_res": 0.9998, "kappa": 0.9951, "f_res+kappa": 1.0000},
 }
 
-# Tables 3 and 4 and the appendix's on networks: mean Spearman correlation of Table 1 by method,
-# dimension of the embedding, and backbone. SimCLR's, 128's and ResNet-50's are the same run.
+# Tables 3 and 4 and the appendix's table of networks: mean Spearman correlation of Table 1 by
+# method, embedding dimension, and backbone. SimCLR, 128 and ResNet-50 are the same run.
 TABLE_3 = {"simclr": -0.883, "simsiam": -0.846, "byol": -0.835, "swav": -0.865}
 TABLE_4 = {64: -0.768, 128: -0.883, 256: -0.844, 384: -0.901}
 TABLE_NETWORKS = {"resnet18": -0.908, "resnet34": -0.876, "resnet50": -0.883}

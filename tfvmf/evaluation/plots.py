@@ -1,4 +1,4 @@
-"""The look of all plots: one style, drawn without a screen and without pyplot's global state."""
+"""The style of all plots, drawn without a screen and without pyplot's global state."""
 
 import contextlib
 import pathlib
@@ -16,7 +16,7 @@ from tfvmf.files import replacing
 
 BLUE, ORANGE, GREEN, GRAY = "#2f6db3", "#d95319", "#5f9e3f", "#8a8f98"
 
-# For `matplotlib.rc_context`, around all that draws a figure and saves it.
+# For `matplotlib.rc_context`, around the drawing and saving of a figure.
 STYLE = {
     "figure.dpi": 130,
     "font.size": 9,
@@ -30,7 +30,7 @@ STYLE = {
     "axes.titlesize": 9,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
-    "text.parse_math": False,  # a name of data may hold dollars
+    "text.parse_math": False,  # names of data may contain dollar signs
 }
 
 _MIN_BINS, _MAX_BINS = 8, 40
@@ -38,13 +38,13 @@ _TAIL = 0.001
 
 
 def save(figure: Figure, path: pathlib.Path) -> None:
-    """Writes a PNG whole or not at all."""
+    """Writes a PNG atomically."""
     with replacing(path) as file:
         figure.savefig(file, format="png", bbox_inches="tight")
 
 
 def save_pixels(pixels: np.ndarray, path: pathlib.Path) -> None:
-    """Writes uint8 pixels [H, W, 3] as a PNG, whole or not at all."""
+    """Writes uint8 pixels [H, W, 3] as a PNG, atomically."""
     with replacing(path) as file:
         Image.fromarray(pixels).save(file, format="PNG")
 
@@ -59,7 +59,7 @@ def drawing(path: pathlib.Path, width: float, height: float, **style: Any) -> It
 
 
 def draw_shares(axis: Axes, places: Any, shares: Any, labels: Sequence[str], **style: Any) -> None:
-    """Draws bars of shares, each below its label, on an axis of percentages."""
+    """Draws bars of shares, each with its label, on an axis of percentages."""
     axis.bar_label(axis.bar(places, shares, **style), labels, padding=2)
     axis.yaxis.set_major_formatter(PercentFormatter(1.0))
     axis.grid(visible=False, axis="x")
@@ -68,13 +68,12 @@ def draw_shares(axis: Axes, places: Any, shares: Any, labels: Sequence[str], **s
 def draw_groups(axis: Axes, groups: Mapping[str, np.ndarray]) -> None:
     """Draws histograms of one or two groups {label: [N]}: the same bins, equal areas.
 
-    The second is orange. The outermost thousandth on either side is drawn into the first and the
-    last bin, so that an outlier does not squeeze the rest.
+    The outermost thousandths are in the first and last bin, so that outliers do not squeeze others.
     """
     filled = {label: values for label, values in groups.items() if len(values)}
     low = min(np.quantile(values, _TAIL) for values in filled.values())
     high = max(np.quantile(values, 1 - _TAIL) for values in filled.values())
-    if not low < high:  # all the same
+    if not low < high:  # all values are equal
         low, high = low - 0.5, high + 0.5
     smallest = min(map(len, filled.values()))
     count = int(np.clip(np.sqrt(smallest), _MIN_BINS, _MAX_BINS))

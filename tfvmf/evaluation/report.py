@@ -1,7 +1,7 @@
-"""All results about a subject on one page that opens from disk: no network, no other files.
+"""All results about a subject on one HTML page that needs no network and no other files.
 
-The page is made of what suites wrote (`results.json`, pictures). `compare` puts several runs side
-by side; it needs neither their encoders nor TensorFlow.
+The page is made from the files of the suites (`results.json`, pictures). `compare` puts several
+runs side by side, without their encoders and without TensorFlow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IDENTITY = ("data", "method", "step", "checkpoint")
 
 
 def write_report(subject: Subject) -> pathlib.Path:
-    """Writes `<directory>/report.html` with all results there about this subject; its path."""
+    """Writes `<directory>/report.html` with all results about this subject; returns its path."""
     if subject.directory is None:
         raise ValueError("a report needs a subject with a directory")
     directory = pathlib.Path(subject.directory).expanduser()
@@ -44,7 +44,7 @@ def render(
     measured: Mapping[str, Results],
     notes: Sequence[str] = (),
 ) -> str:
-    """The page, as HTML. All values are text: the template escapes them."""
+    """The page as HTML. All values are text: the template escapes them."""
     counts = (count_images(results) for results in measured.values() if "of_images" in results)
     facts = {
         "run directory": subject.workdir,
@@ -69,8 +69,8 @@ def compare(runs: Sequence[str | pathlib.Path], *, output: str | pathlib.Path = 
     """Writes a page with the results of several runs side by side; returns its path.
 
     Args:
-        runs: Run directories, whose `eval` is read, or directories of results themselves.
-        output: Directory of `compare.html`; that of the first run's results by default.
+        runs: Run directories, whose `eval` is read, or directories of results.
+        output: Directory of `compare.html`; by default that of the first run's results.
     """
     places = [pathlib.Path(run).expanduser() for run in runs]
     if len(set(places)) < 2 or len(set(places)) < len(places):
@@ -83,7 +83,7 @@ def compare(runs: Sequence[str | pathlib.Path], *, output: str | pathlib.Path = 
         if not own:
             advice = f"`tfvmf evaluate {place}` first"
             raise UserError(f"compare={place}: there are no results: {advice}")
-        # Of results about several checkpoints or data, those with the newest.
+        # If the results are about several checkpoints or data, use those with the newest.
         readable = {name: each for name, each in _results(own[0]).items() if each}
         newest = max(readable, key=lambda name: (own[0] / name / "results.json").stat().st_mtime)
         identity = {key: value for key, value in readable[newest].items() if key in _IDENTITY}
@@ -111,7 +111,7 @@ def compare(runs: Sequence[str | pathlib.Path], *, output: str | pathlib.Path = 
 
 
 def _names(places: Sequence[pathlib.Path]) -> list[str]:
-    """Short names of directories: their last parts, as many as it takes to tell them apart."""
+    """Short names of directories: as many of their last parts as distinguish them."""
     for parts in range(1, max(len(place.parts) for place in places)):
         names = ["/".join(place.parts[-parts:]) for place in places]
         if len(set(names)) == len(names):
@@ -120,14 +120,14 @@ def _names(places: Sequence[pathlib.Path]) -> list[str]:
 
 
 def _differences(places: Sequence[pathlib.Path], facts: Sequence[Results]) -> list[list[str]]:
-    """What the runs are, and the settings in which they differ: a row each, its name first."""
+    """The runs and the settings in which they differ: one row each, its name first."""
     settings = []
     for place in places:
         files = [each / "config.json" for each in (place, place.parent)]
         text = next((read_text(file) for file in files if file.is_file()), None)
         try:
             settings.append(flatten(json.loads(text or "{}")["config"]))
-        except (AttributeError, KeyError, TypeError, ValueError):  # results of no run
+        except (AttributeError, KeyError, TypeError, ValueError):  # results without a run
             settings.append({})
     rows = {"directory": list(map(str, places))}
     for name in (*_IDENTITY, "images", "of_images"):
@@ -140,14 +140,14 @@ def _differences(places: Sequence[pathlib.Path], facts: Sequence[Results]) -> li
 
 
 def _results(directory: pathlib.Path) -> dict[str, Results]:
-    """What suites wrote to a directory, by name; {} for what cannot be read."""
+    """The results in a directory by suite; {} for what cannot be read."""
     found: dict[str, Results] = {}
     for name in SUITES:
         text = read_text(directory / name / "results.json")
         if text is not None:
             try:
                 found[name] = json.loads(text)
-                found[name]["page"], found[name]["verdict"]  # older versions wrote none
+                found[name]["page"], found[name]["verdict"]  # older versions did not write these
             except (KeyError, TypeError, ValueError):
                 found[name] = {}
     return found
@@ -156,7 +156,7 @@ def _results(directory: pathlib.Path) -> dict[str, Results]:
 def _about(
     directory: pathlib.Path, identity: Mapping[str, Any]
 ) -> tuple[dict[str, Results], list[str]]:
-    """The results in a directory about one subject; a note on those about another, or damaged."""
+    """A directory's results about one subject; notes on those about another, or damaged."""
     found = _results(directory)
     measured = {n: each for n, each in found.items() if each and identity.items() <= each.items()}
     others = ", ".join(name for name in found if name not in measured)
@@ -169,7 +169,7 @@ def _sections(
     measured: Sequence[Mapping[str, Results]],
     names: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """What the page shows of each suite: a part for each run, None where it was not measured."""
+    """The page's content for each suite: one part per run, None if it was not measured."""
     sections = []
     for name in [name for name in SUITES if any(name in found for found in measured)]:
         parts = [
@@ -195,12 +195,12 @@ def _sections(
 
 
 def _part(directory: pathlib.Path, results: Results) -> dict[str, Any]:
-    """What the page shows of a suite's results; pictures are addresses that hold them."""
+    """The page's content for a suite's results; pictures are data URLs."""
     page, command = results["page"], results.get("open", "")
     tiles = [(heading, *tile) for heading, row in page["gallery"].items() for tile in row]
     gallery: dict[str, list[dict[str, str]]] = {heading: [] for heading in page["gallery"]}
     if tiles:
-        with Image.open(directory / "sprite.png") as whole:  # they lie one below the other
+        with Image.open(directory / "sprite.png") as whole:  # they are stacked vertically
             width, height = whole.size[0], whole.size[1] // len(tiles)
             for place, (heading, caption, hint) in enumerate(tiles):
                 file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""One interface for every measure of certainty or uncertainty: images in, one number per image out.
+"""One interface for all measures of certainty or uncertainty: images in, one number per image out.
 
 scores = uncertainty(encoder, images, score=("kappa", "feature_norm"))
 scores = uncertainty(members, images, score="ensemble")
@@ -37,10 +37,10 @@ class Score:
 
     name: str  # in flags and files
     title: str  # in tables and pictures
-    expected_sign: int  # of its correlation with the severity of a corruption
+    expected_sign: int  # sign of its correlation with the severity of a corruption
 
     def uncertainty(self, values: np.ndarray) -> np.ndarray:
-        """The values, turned so that high means uncertain."""
+        """The values with the sign that makes high mean uncertain."""
         return self.expected_sign * values
 
 
@@ -66,28 +66,28 @@ NO_JUDGE = (
 
 
 class Uncertainty:
-    """Measures chosen scores of images.
+    """Computes scores of images.
 
     - `kappa`: the encoder's concentration; `feature_norm`: the length of its features;
-      `familiarity` and `confidence`: what the judge says of it. One pass for all of them.
-    - `agreement`: E[cos] between the directions of augmented views of the image, what kappa
+      `familiarity` and `confidence`: from the judge. One pass for all of them.
+    - `agreement`: E[cos] between the directions of augmented views of the image, which kappa
       estimates (up to a factor) without augmenting. `num_views` passes.
     - `ensemble`: mean over feature dimensions of the variance over members. One pass per member.
-    - `dropout`: the same over passes with units dropped, each pass one drawn network.
-      `num_passes` passes; batch norm stays in inference mode.
+    - `dropout`: the same over `num_passes` passes with dropped units, one drawn network per pass.
+      Batch norm stays in inference mode.
 
-    Random views and masks are the same for all images, so scores do not depend on how images are
-    batched, and a clean image and its corrupted copy are compared under the same draws.
+    All images share the random views and masks, so scores do not depend on batching, and a clean
+    image and its corrupted copy are compared under the same draws.
 
     Args:
-        members: An encoder, or several. All scores but `ensemble` look at the first.
-        score: One or several names out of `SCORES`.
-        judge: Of the first encoder, for `familiarity` and `confidence`.
-        further: From the first encoder's outputs to further values {name: [B]} of the same pass.
-        augmentation: What views are, for `agreement`.
-        num_views: For `agreement`.
-        num_passes: For `dropout`.
-        seed: Of views and masks.
+        members: An encoder, or several. All scores but `ensemble` use the first.
+        score: One or several names from `SCORES`.
+        judge: Judge of the first encoder, for `familiarity` and `confidence`.
+        further: Maps the first encoder's outputs to further values {name: [B]} of the same pass.
+        augmentation: Makes the views for `agreement`.
+        num_views: Views per image for `agreement`.
+        num_passes: Passes for `dropout`.
+        seed: Seed of views and masks.
     """
 
     def __init__(
@@ -174,19 +174,19 @@ def uncertainty(
 
 
 def one_pass(judge: Judge | None) -> tuple[str, ...]:
-    """The scores that one forward pass of an encoder gives, all at the price of one."""
+    """The scores that a single forward pass of an encoder gives."""
     return (*_ONE_PASS, *(JUDGED if judge else ()))
 
 
 def from_outputs(name: str, outputs: Values) -> np.ndarray | None:
-    """The score [N] that is known from the outputs of an encoder (`with_judge`), or None."""
+    """The score [N] from the outputs of an encoder (see `with_judge`), or None."""
     if name == "feature_norm":
         return np.linalg.norm(outputs["features"], axis=1)
     return outputs.get("concentration" if name == "kappa" else name)
 
 
 def with_judge(encoder: keras.Model, judge: Judge | None) -> inference.Encoder:
-    """The encoder with `familiarity`, `confidence` and `accept` [B] beside its outputs."""
+    """The encoder with additional outputs `familiarity`, `confidence` and `accept` [B]."""
     if judge is None:
         return encoder
     network = models.with_levels(encoder)
@@ -195,14 +195,14 @@ def with_judge(encoder: keras.Model, judge: Judge | None) -> inference.Encoder:
     def forward(images: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
         outputs = dict(network(images, training=training))
         found = judged(outputs)
-        outputs.pop("levels", None)  # large, and of no further use
+        outputs.pop("levels", None)  # large, and not needed any more
         return outputs | found
 
     return forward
 
 
 def check_known(what: str, names: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
-    """The names, each of which must be known."""
+    """Returns the names; raises UserError if one is not known."""
     for name in [name for name in names if name not in known]:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -211,9 +211,9 @@ def check_known(what: str, names: Sequence[str], known: Collection[str]) -> tupl
 
 
 def check_outputs(encoder: keras.Model) -> None:
-    """Raises UserError unless the encoder has the outputs that scores are made of."""
+    """Raises UserError unless the encoder has the outputs that scores need."""
     outputs = getattr(encoder, "output", getattr(encoder, "outputs", None))
-    if outputs is None:  # a subclass of keras.Model, which knows them only once it is called
+    if outputs is None:  # a subclass of keras.Model, whose outputs are known only after a call
         return
     if not isinstance(outputs, dict) or not set(models.OUTPUTS) <= outputs.keys():
         found = ", ".join(outputs) if isinstance(outputs, dict) else "no dictionary"
@@ -229,5 +229,5 @@ def _mean_variance(features: tf.Tensor) -> tf.Tensor:
 
 
 def _draws(draw: Callable[[tf.Tensor], tf.Tensor], count: int) -> tf.Tensor:
-    """Stacks `draw` of 0 ... count - 1. A loop in the graph: the network is built into it once."""
+    """Stacks `draw` of 0 ... count - 1 in a loop of the graph, which builds the network once."""
     return tf.map_fn(draw, tf.range(count), fn_output_signature=tf.float32, parallel_iterations=1)

@@ -1,4 +1,4 @@
-"""What suites measure: an encoder, two sources of images, and what is known about them."""
+"""What suites measure: an encoder, two image sources, and facts about them."""
 
 import dataclasses
 import functools
@@ -35,29 +35,29 @@ Load = Callable[[str, str], Source]
 class Subject:
     """An encoder and its data, ready to be measured: `evaluation.failure(Subject(...))`.
 
-    What suites compute of it (embeddings, the linear probe) is kept and shared between them.
+    Suites share what they compute of it (embeddings, the linear probe).
 
     Attributes:
-        encoder: From images [B, H, W, 3] in [0, 1] to `features` [B, F], `mean_direction` [B, d]
+        encoder: Maps images [B, H, W, 3] in [0, 1] to `features` [B, F], `mean_direction` [B, d]
             (unit vectors) and `concentration` [B].
-        train: Images that others are compared with, labeled for most suites.
-        test: Images that are measured.
+        train: Images to compare with, labeled for most suites.
+        test: Images to measure.
         members: Encoders of an ensemble, `encoder` first; () for a single encoder.
-        probabilistic: Whether the concentration says anything; the main score if it does.
-        augmentation: What views are, for the score and the suite `agreement`.
-        classifier: From features [B, F] to logits [B, C], if it was trained with labels.
-        predicted_cosine: From kappa to the E[cos] of two views; a ValueError if there is none.
+        probabilistic: Whether the concentration is trained, and so the main score.
+        augmentation: Makes the views for the score and the suite `agreement`.
+        classifier: Maps features [B, F] to logits [B, C], if trained with labels.
+        predicted_cosine: Maps kappa to E[cos] of two views; a ValueError if there is none.
         judge: Familiarity and decision of a calibrated encoder.
-        load: From a spec, as `data.load_source` takes it, and a split to a source of this size.
-        reserve: Opens labeled images that are neither trained nor measured on, if there are any.
-        trained_on: Name of the data that it was trained on, if known.
-        metrics: Lines logged in training, {name: value}; an ensemble's have their `member`.
+        load: Maps a spec for `data.load_source` and a split to a source of this image size.
+        reserve: Opens labeled images outside `train` and `test`, if there are any.
+        trained_on: Name of the training data, if known.
+        metrics: Lines logged in training, {name: value}; for an ensemble with their `member`.
         directory: Where suites write; None to write nothing.
-        workdir: The run directory that it was loaded from, if it was.
-        facts: Entries that the results of every suite have (`step`, `checkpoint`).
+        workdir: The run directory it was loaded from, if any.
+        facts: Entries for the results of every suite (`step`, `checkpoint`).
         settings: Settings that the report lists.
-        trust_model: What `at` loads may contain anything (`tfvmf.load`).
-        kept: What `keep` keeps; samples of the subject share it.
+        trust_model: Whether `at` may load any file (see `tfvmf.load`).
+        kept: The storage of `keep`, shared with samples of the subject.
     """
 
     encoder: keras.Model
@@ -87,17 +87,14 @@ class Subject:
         scores.check_outputs(self.encoder)
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returns, called once for each key, encoder, judge and training source."""
+        """Calls `make` once per key, encoder, judge and training source, and keeps the result."""
         key = (self.encoder, self.judge, self.train, key)
         if key not in self.kept:
             self.kept[key] = make()
         return self.kept[key]
 
     def sample(self, count: int) -> "Subject":
-        """The same with a seeded, stratified sample of the test images; 0 for all of them.
-
-        What is written about a sample goes to `<directory>/sample<count>`.
-        """
+        """A copy with a stratified sample of test images (0: all), in <directory>/sample<count>."""
         if count < 1 or count >= self.test.size:
             return self
 
@@ -109,17 +106,17 @@ class Subject:
         return self.keep(("sample", self.test, count), make)
 
     def identity(self) -> dict[str, Any]:
-        """What results are about, in them: two with the same belong on one page."""
+        """Identifies the subject in results; results with the same identity share a page."""
         return {"data": self.test.name, "method": self.name, **self.facts}
 
     @property
     def embedder(self) -> inference.Embedder:
-        """The encoder, and its judge if there is one, as a function of images."""
+        """The encoder, with its judge if there is one, as a function of images."""
         embedder, judged = inference.Embedder, scores.with_judge
         return self.keep(embedder, lambda: embedder(judged(self.encoder, self.judge)))
 
     def embed(self, source: Source) -> Arrays:
-        """The encoder's outputs on a source, and its judge's."""
+        """The outputs of the encoder and its judge on a source."""
         if source is self.train or source is self.test:
             return self.keep(source, lambda: _apply(self.embedder, source))
         return _apply(self.embedder, source)
@@ -134,7 +131,7 @@ class Subject:
         return self.train.labels, self.test.labels
 
     def score(self, options: Options) -> Score:
-        """The main score: the first that is asked for, or the one that suits the encoder."""
+        """The main score: the first one requested, or the encoder's default."""
         if options.scores:
             return SCORES[self.uncertainty(options).scores[0]]
         if len(self.members) > 1:
@@ -144,7 +141,7 @@ class Subject:
         return SCORES["kappa" if self.probabilistic else "feature_norm"]
 
     def uncertainty(self, options: Options, further: Any = None) -> Uncertainty:
-        """The scores that are asked for, as a function of uint8 images; `further`: see there."""
+        """The requested scores as a function of uint8 images; `further`: see `Uncertainty`."""
         names = tuple(options.scores) or (self.score(options).name,)
 
         views, passes = options.num_views, options.num_passes
@@ -164,13 +161,13 @@ class Subject:
         return _apply(self.uncertainty(options), source)
 
     def main_score(self, source: Source, embeddings: Arrays, options: Options) -> np.ndarray:
-        """The main score [N] of a source, whose embeddings are known."""
+        """The main score [N] of a source with known embeddings."""
         name = self.score(options).name
         known = scores.from_outputs(name, embeddings)
         return self.measure(source, options)[name] if known is None else known
 
     def open(self, source: str | Source, split: str = "test", *, sample: int = 0) -> Source:
-        """Further data by name, or a source; a sample of them if there are more than `sample`."""
+        """Opens further data by name, or takes a source; at most `sample` images of it if not 0."""
         if isinstance(source, str):
             if self.load is None:
                 raise UserError(f"{source}: the subject cannot load data by name: pass a source")
@@ -178,16 +175,16 @@ class Subject:
         return source.subset(sample_indices(source, sample)) if 0 < sample < source.size else source
 
     def directory_for(self, suite: str) -> pathlib.Path | None:
-        """Where a suite writes; None if it should not."""
+        """The directory of a suite's files; None to write nothing."""
         if self.directory is None:
             return None
         path = pathlib.Path(self.directory).expanduser()
-        # What could not be written in the end is refused at once.
+        # Fail now rather than after measuring if the directory cannot be written to.
         with scratch(path, advice="write elsewhere with --output=DIR"):
             return path / suite
 
     def at(self, checkpoint: str | pathlib.Path) -> "Subject":
-        """The same run at another of its checkpoints, with the same sources."""
+        """The same run at another checkpoint, with the same sources."""
         if self.workdir is None:
             raise UserError(f"{self.name} was not loaded from a run: it has no checkpoints")
         _, method, step = checkpoints.load_method(
@@ -208,16 +205,15 @@ def subject_from_run(
     directory: str | pathlib.Path | None = None,
     trust_model: bool = False,
 ) -> Subject:
-    """A trained run, ready to be measured. Its data are opened when they are first used.
+    """Loads a trained run to be measured. Its data are opened on first use.
 
     Args:
         workdir: The run directory, or the name of a shipped model.
         checkpoint: One of its checkpoints; the newest by default.
-        data: What to measure it on, as `data.load_source` takes it; by default what it was judged
-            on in training.
+        data: A spec for `data.load_source`; by default the evaluation data of training.
         data_dir: Replaces the run's directory of TFDS data sets.
-        max_pixels: Replaces the run's; larger images are refused.
-        directory: Where suites write; `<workdir>/eval`, or `runs/NAME/eval` of a shipped model.
+        max_pixels: Replaces the run's; larger images are rejected.
+        directory: Where suites write; `<workdir>/eval`, or `runs/NAME/eval` for a shipped model.
         trust_model: See `tfvmf.load`.
     """
     workdir = find_model(workdir)
@@ -274,7 +270,7 @@ def subject_from_run(
 
 
 class DeferredSource:
-    """Stands for a source that is opened when more than its name or image size is asked for."""
+    """A source that is opened when more than its name or image size is requested."""
 
     def __init__(self, load: Load, name: str, split: str, image_size: int) -> None:
         self._load = functools.cache(lambda: load(name, split))
@@ -282,19 +278,19 @@ class DeferredSource:
         self.image_shape = (image_size, image_size, 3)
 
     def __getattr__(self, name: str) -> Any:
-        # Only for what is not set above.
+        # Only for attributes that are not set above.
         return getattr(self._load(), name)
 
 
 def _declared(method: Method) -> dict[str, Any]:
-    """What a method declares about itself, as fields of a subject."""
+    """A method's declarations about itself, as fields of a subject."""
     names = ("encoder", "probabilistic", "classifier", "predicted_cosine", "kappa_note")
     fields = {name: getattr(method, name) for name in names}
     return {**fields, "description": method.describe_encoder()}
 
 
 def _apply(function: Callable[[np.ndarray], Arrays], source: Source) -> Arrays:
-    """A function of uint8 images on all images of a source."""
+    """Applies a function of uint8 images to all images of a source."""
     parts = []
     with Progress(source.size, unit="image", description=f"{source.name} ({source.split})") as bar:
         for start in range(0, source.size, _CHUNK):

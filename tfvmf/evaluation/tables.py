@@ -1,8 +1,4 @@
-"""Tables and pages of them, written as Markdown, CSV, HTML or LaTeX.
-
-Every cell is text or a number. Text may come from data (class names, paths, settings), so each form
-escapes it: it is shown as it is, and is never markup, another cell or a formula.
-"""
+"""Tables and pages of them as Markdown, CSV, HTML or LaTeX, with all text escaped."""
 
 import csv
 import dataclasses
@@ -20,8 +16,8 @@ from tfvmf.progress import printable
 
 Cell = str | float | int | None
 
-# Markdown: what may start markup within a line, and what only at the beginning of a paragraph.
-# An underscore within a word and brackets that no link follows are harmless, and common here.
+# Markdown: characters that may start markup within a line, or only at the start of a paragraph.
+# Underscores within words and brackets without a link are harmless, and common here.
 _MARKDOWN = re.compile(r"[\\`*<~$&]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])")
 _MARKDOWN_START = re.compile(r"^(?:(?P<mark>[#+>=-])|(?P<number>\d+)(?=[.)](\s|$)))")
 _LATEX = {
@@ -41,9 +37,9 @@ class Table:
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]  # None is an empty cell
-    footer: Sequence[Sequence[Cell]] = ()  # rows that sum the others up
-    form: str = ".3f"  # of numbers with a fraction, as `format` takes it; CSV has six digits
-    align: str = ""  # `l` or `r` for each column; by default one with text is left-aligned
+    footer: Sequence[Sequence[Cell]] = ()  # summary rows
+    form: str = ".3f"  # format of numbers with a fraction; CSV has six digits
+    align: str = ""  # `l` or `r` per column; by default columns with text are left-aligned
     title: str = ""  # heading on a page
 
     def markdown(self) -> str:
@@ -61,7 +57,7 @@ class Table:
             max(len(word) for word in (*title.split(), "", *(row[place] for row in cells)))
             for place, title in enumerate(columns)
         ]
-        names = list(range(max(1, len(sides) - len(sides.lstrip("l")))))  # in every block
+        names = list(range(max(1, len(sides) - len(sides.lstrip("l")))))  # repeated in every block
         blocks = [list(names)]
         for place in range(len(names), len(sizes)):
             if sum(sizes[each] + 2 for each in (*blocks[-1], place)) - 2 > width:
@@ -83,7 +79,7 @@ class Table:
         return "\n".join(lines[1:]) + "\n"
 
     def csv(self, *, beside: Mapping[str, Cell] | None = None) -> str:
-        """The table as comma-separated values; `beside` are columns of one value each."""
+        """The table as CSV; `beside` adds columns with one value each."""
         beside = beside or {}
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
@@ -105,10 +101,10 @@ class Table:
             text += f"<{part}>\n{lines}</{part}>\n" if rows else ""
         return f"<table>\n{text}</table>\n"
 
-    __html__ = html  # templates that escape (Jinja's) take the table as it is
+    __html__ = html  # escaping templates (Jinja) insert the table as it is
 
     def latex(self) -> str:
-        r"""The table as LaTeX's `tabular` with the rules of the package `booktabs`."""
+        r"""The table as a LaTeX `tabular` with `booktabs` rules."""
         head, rows, footer = (
             [" & ".join(row) + r" \\" for row in part] for part in self._parts(_latex_cell)
         )
@@ -117,7 +113,7 @@ class Table:
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
     def _sides(self) -> str:
-        """`l` or `r` for each column."""
+        """`l` or `r` per column."""
         rows = (*self.rows, *self.footer)
         return self.align or "".join(
             "l" if any(isinstance(row[place], str) for row in rows) else "r"
@@ -125,7 +121,7 @@ class Table:
         )
 
     def _parts(self, escaped: Callable[[str], str]) -> Iterator[list[list[str]]]:
-        """The cells of the head, of the rows and of the footer as text."""
+        """The cells of the head, the rows and the footer as text."""
         for part in ([self.columns], self.rows, self.footer):
             yield [[escaped(self._text(cell)) for cell in row] for row in part]
 
@@ -138,7 +134,7 @@ class Table:
 
 
 class Picture(NamedTuple):
-    """A picture on a page: its path, relative to the page, and what it shows."""
+    """A picture on a page: its path, relative to the page, and its description."""
 
     file: str
     title: str
@@ -146,7 +142,7 @@ class Picture(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """A title, and below it, from the top, paragraphs of text, tables and pictures."""
+    """A title followed by paragraphs of text, tables and pictures."""
 
     title: str
     blocks: Sequence[str | Table | Picture]

@@ -1,17 +1,17 @@
-"""The losses as functions of tensors: they know nothing of models, data or replicas.
+"""The losses as functions of tensors, independent of models, data and replicas.
 
-The paper's two terms on the concentration (`concentration_terms`) are smallest, for fixed
-directions, at
+For fixed directions, the paper's two terms on the concentration (`concentration_terms`) are
+smallest at
 
     kappa* = l_align / (2 l_reg) * E[mu_1.mu_2],
 
-5 E[cos] with the paper's weights 0.05 and 0.005: kappa learns how well two views of an image will
-agree, on a scale that the weights set. With the exact penalty of the von Mises-Fisher distribution
-in place of the square, and the weight of the alignment for both, the minimum is
+5 E[cos] with the paper's weights 0.05 and 0.005: kappa learns how well two views of an image
+agree, on a scale set by the weights. With the exact penalty of the von Mises-Fisher distribution
+instead of the square, and one weight for both terms, the minimum is
 
     kappa* = A_d^{-1}(E[mu_1.mu_2]),
 
-the maximum-likelihood concentration: a scale of the order of d that no weight moves.
+the maximum-likelihood concentration: a scale of the order of d, independent of the weights.
 """
 
 import functools
@@ -23,8 +23,8 @@ import tensorflow as tf
 from tfvmf import vmf
 from tfvmf.settings import AGGREGATIONS, REGULARIZERS
 
-# Similarities in one matrix, 64 MiB of float32: those of 2048 images. A few such matrices are in
-# memory at a time, so larger batches are cut into parts of a quarter.
+# Elements of one similarity matrix, 64 MiB of float32: that of 2048 images. A few such matrices
+# are in memory at a time, so larger batches are cut into parts of a quarter.
 _MAX_MATRIX_ELEMENTS = 1 << 24
 
 
@@ -42,18 +42,17 @@ def concentration_terms(
     regularizer: str = "l2",
     dimension: int | None = None,
 ) -> dict[str, tf.Tensor]:
-    """The paper's two terms on the concentration, scalars that are already weighted.
+    """The paper's two terms on the concentration, as weighted scalars.
 
         alignment = -l_align * sum over views v of mean(kappa_v * cos_v)
         penalty   =  l_reg   * sum over views v of mean(kappa_v^2)
 
-    Where both views have the same cosine, the alignment is the paper's term
-    -mean((kappa_1 + kappa_2) mu_1.mu_2) in the linear form: its code takes log(exp(x) + 1e-6),
-    which overflows and says the same. A method with stopped targets has one cosine per view, and
-    each view answers for its own alignment only.
+    If both views have the same cosine, the alignment is the paper's term
+    -mean((kappa_1 + kappa_2) mu_1.mu_2). (Its code takes log(exp(x) + 1e-6), which is equal but
+    overflows.) A method with stopped targets has one cosine per view.
 
-    With the regularizer `vmf` the two are the negative log-likelihood of a von Mises-Fisher
-    distribution, weighted by l_align / d, since kappa then grows as d does: the penalty is
+    With the regularizer `vmf` the terms are the negative log-likelihood of a von Mises-Fisher
+    distribution, weighted by l_align / d, because kappa then grows with d: the penalty is
     log C_d(0) - log C_d(kappa), whose slope A_d(kappa) stays below 1.
 
     Args:
@@ -94,14 +93,13 @@ def nt_xent(
 
         loss_i = -log( exp(z_i.z_j / t) / sum_{k != i} exp(z_i.z_k / t) )
 
-    averaged over the 2B views i, with j the other view of the same image and k running over all
-    views but i itself. Computed as a log-softmax: nothing is exponentiated that could overflow.
-    The similarities of more than 2048 images with each other (`max_matrix_elements`) are computed
-    in parts, twice: memory grows with the batch and not with its square.
+    averaged over the 2B views i, where j is the other view of the same image. It is computed as a
+    log-softmax, which does not overflow. For more than 2048 images (`max_matrix_elements`) the
+    similarities are computed in parts, twice, so that memory is linear in the batch size.
 
-    The directions are unit vectors [B, d], row by row of the same image. Where they are only one
-    replica's share of the batch, the candidates are all of it, [G, d], and `first_row` is the row
-    of the candidates at which the share starts.
+    The directions are unit vectors [B, d]; equal rows are the same image. If they are only one
+    replica's share of the batch, the candidates are the whole batch, [G, d], and the share starts
+    at their row `first_row`.
     """
     direction_1, direction_2 = _pair(direction_1, direction_2, temperature)
     if (candidates_1 is None) != (candidates_2 is None):
@@ -121,7 +119,7 @@ def nt_xent(
         return tf.reduce_mean(among - found)
     logits = tf.matmul(anchors, candidates, transpose_b=True) / temperature
     itself = tf.one_hot(self_columns, 2 * total, on_value=True, off_value=False)
-    # The smallest float, not -inf: the gradient of a masked entry stays 0 and never NaN.
+    # The smallest float, not -inf: the gradient of a masked entry is then 0 and never NaN.
     logits = tf.where(itself, logits.dtype.min, logits)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(partner_columns, logits)
     return tf.reduce_mean(losses)
@@ -130,7 +128,7 @@ def nt_xent(
 def _columns(
     first_row: tf.Tensor | int, rows: tf.Tensor | int, total: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where 2 * rows views and their partners are among the 2 * total views of a batch."""
+    """The positions of 2 * rows views and their partners among the 2 * total views of a batch."""
     own = first_row + tf.range(rows)
     return tf.concat([own, own + total], axis=0), tf.concat([own + total, own], axis=0)
 
@@ -138,10 +136,10 @@ def _columns(
 def copies(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
     """The same tensor several times, for uses whose gradients are added in a fixed order.
 
-    TensorFlow adds the gradients of three uses or more by AddN, which starts with whichever input
-    happens to have a buffer of its own at that moment: the sum then differs in its last bit from
-    run to run. (Two gradients give the same sum in either order.) Stacked and reduced they are
-    added as listed, and no graph optimization turns that into an AddN.
+    TensorFlow adds three or more gradients by AddN, which starts with whichever input happens to
+    have its own buffer, so the last bit of the sum differs from run to run. (Two gradients have the
+    same sum in either order.) Stacked and reduced they are added as listed, and no graph
+    optimization turns that into an AddN.
     """
 
     @tf.custom_gradient
@@ -172,10 +170,10 @@ def _chunked_log_normalizer(
     temperature: float,
     chunk: tf.Tensor,
 ) -> tf.Tensor:
-    """The log [R] of sum_{k != own_i} exp(a_i.c_k / t) of anchors [R, d] among candidates [N, d].
+    """The log [R] of sum_{k != own_i} exp(a_i.c_k / t) for anchors [R, d] and candidates [N, d].
 
     Computed for `chunk` anchors at a time, and again for the gradient: chunk * N floats are in
-    memory, whatever the number of anchors, for half as much work again.
+    memory for any number of anchors, at 1.5 times the work.
     """
     anchors, candidates = tf.convert_to_tensor(anchors), tf.convert_to_tensor(candidates)
     rows = tf.shape(anchors)[0]
@@ -211,7 +209,7 @@ def _chunked_log_normalizer(
 
 
 def _put(whole: tf.Tensor, start: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    """The whole with a part of its rows replaced."""
+    """The whole with some of its rows replaced by a part."""
     rows = start + tf.range(tf.shape(part)[0])
     return tf.tensor_scatter_nd_update(whole, rows[:, None], part)
 
@@ -222,13 +220,13 @@ def _loop(step: Any, rows: tf.Tensor, *state: tf.Tensor) -> list[tf.Tensor]:
         lambda start, *_: start < rows,
         step,
         [tf.constant(0), *state],
-        parallel_iterations=1,  # several would hold several chunks
+        parallel_iterations=1,  # more would hold several chunks in memory
     )
     return list(results[1:])
 
 
 def _pair(first: tf.Tensor, second: tf.Tensor, temperature: float) -> list[tf.Tensor]:
-    """Both views as tensors; refuses what cannot be views of the same images."""
+    """Both views as tensors; raises an error if they cannot be views of the same images."""
     if temperature <= 0.0:
         raise ValueError(f"temperature must be positive, not {temperature}")
     first, second = map(tf.convert_to_tensor, (first, second))
@@ -258,15 +256,15 @@ def mc_infonce(
 
         p_is = exp(z_is.z_js / t) / sum_{k != i} exp(z_is.z_ks / t),   s = 1 ... num_samples
 
-    with j the partner of view i. `mean_log` is the paper's adaptation, -mean_s log p_is;
-    `logmeanexp` the original method's, -log mean_s p_is.
+    where j is the partner of view i. `mean_log` is the paper's adaptation, -mean_s log p_is;
+    `logmeanexp` is the original, -log mean_s p_is.
 
-    Memory is chunk * (2B)^2 floats, whatever `num_samples`: a chunk of samples keeps only its
+    Memory is chunk * (2B)^2 floats for any `num_samples`: a chunk of samples keeps only its
     normalizers, and its similarities are computed again for the gradient.
 
     Directions [G, d] and concentrations [G] are those of the whole batch; the loss is the mean over
-    both views of `rows` images from `first_row` on (a replica's share), of all by default. `seed`
-    is two integers (stateless).
+    both views of `rows` images from `first_row` on (a replica's share; by default all). `seed` is
+    two integers (stateless).
     """
     direction_1, direction_2 = _pair(direction_1, direction_2, temperature)
     for name, value in (("num_samples", num_samples), ("chunk", chunk)):
@@ -295,10 +293,7 @@ def mc_infonce(
 def _log_probability(
     samples: tf.Tensor, anchors: tf.Tensor, partners: tf.Tensor, temperature: float
 ) -> tf.Tensor:
-    """Log-probabilities [S, R] that the anchors [R] of samples [S, N, d] find their partners.
-
-    The log of sum_{k != i} exp(z_i.z_k / t) computes its terms again for the gradient.
-    """
+    """Log-probabilities [S, R] that anchors [R] of samples [S, N, d] find their partners."""
     samples_1, samples_2, samples_3 = copies(samples, 3)
     views = tf.gather(samples_1, anchors, axis=1)
     found = tf.reduce_sum(views * tf.gather(samples_2, partners, axis=1), axis=-1) / temperature
@@ -324,18 +319,18 @@ def negative_cosine(predicted: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
 
 
 def squared_distance(predicted: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-    """BYOL's loss mean(|p - z|^2) = 2 - 2 mean(p.z), otherwise as `negative_cosine`."""
+    """BYOL's loss mean(|p - z|^2) = 2 - 2 mean(p.z), otherwise like `negative_cosine`."""
     return 2.0 + 2.0 * negative_cosine(predicted, target)
 
 
 def sinkhorn(scores: tf.Tensor, *, epsilon: float = 0.05, iterations: int = 3) -> tf.Tensor:
     """Assigns samples to prototypes so that all prototypes get the same share.
 
-    `scores` are cosines [B, K] of the whole batch, over all replicas. Returns the codes Q [B, K]
-    that maximize <Q, scores> + epsilon H(Q), Q >= 0, where every row sums to 1 (a sample is
-    assigned once) and every column to B / K; without a gradient. Each iteration scales the columns,
-    then the rows: rows sum to 1 exactly, columns in the limit. Computed in logarithms and float32:
-    scores / epsilon = 20 overflows in half precision.
+    `scores` are cosines [B, K] of the whole batch, over all replicas. Returns, without a gradient,
+    the codes Q [B, K] that maximize <Q, scores> + epsilon H(Q), Q >= 0, where every row sums to 1
+    (a sample is assigned once) and every column to B / K. Each iteration scales the columns, then
+    the rows: rows sum to 1 exactly, columns in the limit. Computed in logarithms and float32,
+    because scores / epsilon = 20 overflows in half precision.
     """
     log_q = tf.stop_gradient(tf.cast(scores, tf.float32)) / epsilon
     rows, columns = tf.unstack(tf.cast(tf.shape(log_q), tf.float32))
@@ -349,9 +344,6 @@ def sinkhorn(scores: tf.Tensor, *, epsilon: float = 0.05, iterations: int = 3) -
 def swapped_prediction(
     codes: tf.Tensor, scores: tf.Tensor, *, temperature: float = 0.1
 ) -> tf.Tensor:
-    """Cross entropy -mean over samples of sum over prototypes of q log softmax(scores / T).
-
-    `codes` are the assignments q [B, K] of one view, `scores` the cosines [B, K] of another.
-    """
+    """Cross entropy -mean(sum_k q log softmax(scores / T)) of codes q [B, K] and cosines [B, K]."""
     entropy = tf.nn.softmax_cross_entropy_with_logits(codes, scores / temperature)
     return tf.reduce_mean(entropy)

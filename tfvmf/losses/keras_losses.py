@@ -1,17 +1,17 @@
-"""The losses as Keras's own: called on two views, or given to `compile(loss=...)`.
+"""The losses as Keras losses: called on two views, or given to `compile(loss=...)`.
 
 In `compile(loss=...)` the first view is `y_true` and the second is the model's output `y_pred`. The
-output is then taught to agree with the direction that another model gave the same image (a
-teacher's, or a text encoder's for its caption), and the other images of the batch are the
-negatives. To train one encoder on two views of each image, use `tfvmf.Contrastive`.
+output then learns to agree with the direction that another model (a teacher, or a text encoder)
+gives the same image; the other images of the batch are the negatives. To train one encoder on two
+views of each image, use `tfvmf.Contrastive`.
 
-A view is a tensor of unit vectors [B, d]. Where a loss needs the concentration too, a view is a
+A view is a tensor of unit vectors [B, d]. Where a loss needs the concentration, a view is a
 dictionary of `mean_direction` [B, d] and `concentration` [B], such as the outputs of
 `tfvmf.models.build_encoder`; or one tensor [B, d + 1] with the concentration in the last column,
 which Keras can pass through `compile`.
 
-All are means over the batch, and none takes sample weights: an image also counts as the negative of
-the others. Under a strategy each replica compares the images of its own share.
+All losses are means over the batch. They do not support sample weights, because an image is also a
+negative for the others. Under a strategy each replica compares the images of its own share.
 """
 
 from typing import Any
@@ -36,7 +36,7 @@ class _TwoViewLoss(keras.losses.Loss):
         return super().__call__(y_true, y_pred)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to build the loss again."""
+        """The arguments for `from_config`."""
         return {"name": self.name, **self._settings}
 
 
@@ -54,11 +54,7 @@ class NTXent(_TwoViewLoss):
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class VMFAlignment(_TwoViewLoss):
-    """The paper's alignment and penalty of both concentrations, see `concentration_terms`.
-
-    Where only the second view has a concentration (the first is a target [B, d] from elsewhere),
-    only that one is taught.
-    """
+    """`concentration_terms` of both concentrations, or of the second view's if only it has one."""
 
     def __init__(
         self,
@@ -87,10 +83,7 @@ class VMFAlignment(_TwoViewLoss):
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class MCInfoNCE(_TwoViewLoss):
-    """NT-Xent of samples of each view's von Mises-Fisher distribution, see `mc_infonce`.
-
-    Every call draws new samples; `seed=None` draws a seed.
-    """
+    """`mc_infonce` of both views, with new samples for every call; `seed=None` draws a seed."""
 
     def __init__(
         self,
@@ -113,7 +106,7 @@ class MCInfoNCE(_TwoViewLoss):
         return mc_infonce(*_view(y_true), *_view(y_pred), seed=seed, **self._settings)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to build the loss again."""
+        """The arguments for `from_config`."""
         return {**super().get_config(), "seed": self.seed}
 
 

@@ -44,7 +44,7 @@ METHODS: Registry[type[Method]] = Registry(
 
 
 def check_name(name: str) -> None:
-    """Raises a UserError that lists the known methods unless `name` is one of them."""
+    """Raises UserError, with the known methods, unless `name` is one of them."""
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -54,21 +54,18 @@ def check_name(name: str) -> None:
 
 
 def build_method(config: ml_collections.ConfigDict, *, num_classes: int = 0) -> Method:
-    """Builds the method that `config.method` names, with its models."""
+    """Builds the method of `config.method`, with its models."""
     check_name(config.method)
     return METHODS[config.method](config, num_classes=num_classes)
 
 
 @contextlib.contextmanager
 def building(*, seed: int, precision: str = "float32") -> Iterator[None]:
-    """Models that are built inside draw their weights from a seed and compute in a precision.
-
-    The caller's random state and dtype policy are afterwards what they were.
-    """
+    """Seeds the weights and sets the precision of models built inside, and restores both after."""
     import keras
 
     states, policy = (random.getstate(), np.random.get_state()), keras.config.dtype_policy()
-    random.seed(seed)  # what Keras's initializers draw from
+    random.seed(seed)  # used by Keras's initializers
     np.random.seed(seed)
     keras.config.set_dtype_policy(precision)
     try:

@@ -1,4 +1,4 @@
-"""The shape of a method: what is trained, and how the views of a batch meet in a loss."""
+"""The interface of a method: the models it trains, and the loss of the views of a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfvmf.errors import UserError
 from tfvmf.lazy import lazy_import
 from tfvmf.settings import Setting, parse_backbone
 
-# Settings are read before TensorFlow is imported. Methods take these lazy modules from here.
+# Settings are read before TensorFlow is imported. Methods import these lazy modules from here.
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
@@ -29,57 +29,56 @@ else:
 
 Terms = dict[str, "tf.Tensor"]
 Views = list["tf.Tensor"]
-# A function of images and seeds that makes views, and how many of them are made.
+# A function of images and seeds that makes views, and the number of views.
 ViewKind = tuple[Any, int]
 
 _BACKBONE_FILE = "backbone.keras"  # in a run directory
-_DROPOUT = 1 << 16  # where the views of dropout's seeds begin: beyond any view that is augmented
+_DROPOUT = 1 << 16  # first view number of dropout's seeds: beyond all augmented views
 
 
 class StepContext(NamedTuple):
-    """Where training stands, the same on every replica."""
+    """The state of training, the same on every replica."""
 
-    seed: tf.Tensor | tuple[int, int] = (0, 0)  # the run's seed and the step, to draw from
-    epoch: tf.Tensor | float = 0.0  # epochs that are done, with fractions
-    training: bool = True  # whether models are in training mode; otherwise nothing changes
+    seed: tf.Tensor | tuple[int, int] = (0, 0)  # the run's seed and the step
+    epoch: tf.Tensor | float = 0.0  # completed epochs, with fractions
+    training: bool = True  # whether models are in training mode; otherwise nothing is updated
 
 
 START = StepContext()
 
 
 class Objective(NamedTuple):
-    """What a method computes of a batch."""
+    """The results of a method for a batch."""
 
-    terms: Terms  # of its own loss, to be added
+    terms: Terms  # terms of its own loss, to be added
     # For each view the cosine [B] of its direction with the one that the method aligns it with, and
-    # what the encoder said of it, with `concentration` [B] if its head ran.
+    # the encoder's outputs, with `concentration` [B] if its head ran.
     cosines: Sequence[tf.Tensor] = ()
     outputs: Sequence[dict[str, tf.Tensor]] = ()
 
 
 class Method(abc.ABC):
-    """Turns views of a batch into a loss.
+    """Computes the loss of a batch from its views.
 
-    A subclass declares what is its own in class attributes, builds what it needs beside the encoder
-    in `build_parts` and computes its loss in `objective`; this class adds the paper's concentration
-    terms, the same way for every method. All models that are trained or saved are in `models`, by
-    name; `num_wide_views` further, damaged views are for the concentration head alone. The encoder
-    is by default the one that the configuration of the run describes.
+    A subclass declares its properties in class attributes, builds its own models in `build_parts`
+    and computes its own loss in `objective`. This class adds the paper's concentration terms, the
+    same for every method. `models` holds all trained or saved models by name. `num_wide_views`
+    additional damaged views train only the concentration head.
     """
 
-    section: ClassVar[str] = ""  # of the configuration, that holds its settings
-    settings: ClassVar[dict[str, Setting]] = {}  # by their names in that section
-    term_names: ClassVar[tuple[str, ...]] = ()  # of its own loss
+    section: ClassVar[str] = ""  # its section of the configuration
+    settings: ClassVar[dict[str, Setting]] = {}  # by name in that section
+    term_names: ClassVar[tuple[str, ...]] = ()  # terms of its own loss
     num_views: int = 2  # per image
-    needs_labels: ClassVar[bool] = False  # whether it can train only on labeled images
-    follows_epochs: ClassVar[bool] = False  # whether a step depends on how many epochs are done
+    needs_labels: ClassVar[bool] = False  # whether it trains only on labeled images
+    follows_epochs: ClassVar[bool] = False  # whether a step depends on the completed epochs
     probabilistic: ClassVar[bool] = True  # whether the encoder learns a concentration
-    explicit: ClassVar[bool] = True  # whether the paper's alignment and penalty teach it
-    learns_directions: ClassVar[bool] = True  # or only the concentration head changes
-    relative_cost: ClassVar[float] = 1.0  # time of a step, as a multiple of that of SimCLR
+    explicit: ClassVar[bool] = True  # whether the paper's alignment and penalty train kappa
+    learns_directions: ClassVar[bool] = True  # if false, only the concentration head changes
+    relative_cost: ClassVar[float] = 1.0  # time of a step relative to SimCLR
     backbone: models.Backbone | None = None  # what the encoder was last built on
-    takes: str = "images"  # what the encoder is applied to, or `features`
-    kappa_note: str = ""  # what a reader of kappa should know
+    takes: str = "images"  # input of the encoder: `images` or `features`
+    kappa_note: str = ""  # a caveat for readers of kappa
 
     def __init__(
         self,
@@ -104,11 +103,11 @@ class Method(abc.ABC):
         self.build_parts()
 
     def build_parts(self) -> None:  # noqa: B027 # a method may need nothing
-        """Adds to `models` what the method trains or keeps beside the encoder."""
+        """Adds the method's own models, besides the encoder, to `models`."""
 
     @classmethod  # noqa: B027
     def check(cls, config: ml_collections.ConfigDict) -> None:
-        """Raises a UserError where settings of this method contradict each other."""
+        """Raises UserError if settings of this method contradict each other."""
 
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -117,11 +116,10 @@ class Method(abc.ABC):
 
     @classmethod
     def default_concentration(cls, config: ml_collections.ConfigDict) -> float:
-        """The kappa of an untrained head, unless `concentration.initial` says otherwise.
+        """The kappa of an untrained head, unless `concentration.initial` is set.
 
         The paper's l2 penalty puts kappa between 0 and 5: softplus(0) is a good start. The exact
-        penalty has the scale of the dimension: at kappa = d a sample has E[mu.x] = 0.62 in any high
-        dimension.
+        penalty has the scale of d: at kappa = d, E[mu.x] = 0.62 in any high dimension.
         """
         exact = config.concentration.regularizer == "vmf"
         return float(config.model.dimension) if exact else math.log(2.0)
@@ -130,7 +128,7 @@ class Method(abc.ABC):
     def locate(
         cls, config: ml_collections.ConfigDict, workdir: pathlib.Path, *, trust_model: bool = False
     ) -> None:
-        """Points the configuration to files that the run directory keeps beside checkpoints."""
+        """Points the configuration to the files that a run directory keeps besides checkpoints."""
         if parse_backbone(config.model.backbone)[0] != "built_in":
             path = workdir / _BACKBONE_FILE
             if not path.exists():
@@ -144,11 +142,7 @@ class Method(abc.ABC):
 
     @abc.abstractmethod
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
-        """The method's own loss on one replica's share of the batch.
-
-        `views` are images [B, H, W, 3] in [0, 1], as `view_kinds` lists them, without wide views;
-        `labels` class numbers [B].
-        """
+        """The method's own loss of views [B, H, W, 3] in [0, 1] (not wide ones) and labels [B]."""
 
     def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:
         """The kinds of views to train on, in the order of `objective`; wide ones come last."""
@@ -158,7 +152,7 @@ class Method(abc.ABC):
         return kinds
 
     def after_step(self, context: StepContext) -> None:
-        """Moves what no gradient moves, after the optimizer; outside of the replicas."""
+        """Updates what has no gradient, after the optimizer; outside of the replicas."""
         del context  # AutoGraph needs a statement
 
     @property
@@ -168,17 +162,17 @@ class Method(abc.ABC):
 
     @property
     def classifier(self) -> keras.Model | None:
-        """The model from features [B, F] to logits [B, C], of a method that trains one."""
+        """The model from features [B, F] to logits [B, C], if the method trains one."""
         return self.models.get("classifier")
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """All that the optimizer moves."""
+        """The variables that the optimizer updates."""
         return [v for model in self.models.values() for v in model.trainable_variables]
 
     @property
     def backbone_variables(self) -> list[keras.Variable]:
-        """Those of `trainable_variables` that are the encoder's backbone."""
+        """The `trainable_variables` of the encoder's backbone."""
         assert self.backbone is not None
         return self.encoder.get_layer(self.backbone.model.name).trainable_variables
 
@@ -201,11 +195,11 @@ class Method(abc.ABC):
         return name if self._adapted else f"{name} of width {width}"
 
     def describe_choices(self) -> str:
-        """What was chosen of a backbone that is not built in; otherwise empty."""
+        """The layers and pixel range chosen for a backbone that is not built in, else ""."""
         return self._adapted.describe(self.config.data.image_size) if self._adapted else ""
 
     def check_images(self) -> None:
-        """Refuses images of another size than the backbone takes."""
+        """Raises UserError if images have another size than the backbone's."""
         size = self.backbone.image_size if self.backbone else None
         if size and size != self.config.data.image_size:
             raise UserError(
@@ -214,15 +208,12 @@ class Method(abc.ABC):
             )
 
     def keep_files(self, workdir: pathlib.Path) -> None:
-        """Writes what loading the run will need beside its checkpoints."""
+        """Writes the files that loading the run needs besides its checkpoints."""
         if self._adapted:
             self._adapted.keep(workdir / _BACKBONE_FILE)
 
     def predicted_cosine(self, kappa: tf.Tensor) -> tf.Tensor:
-        """The E[cos] of two views at which the loss is smallest for these kappas, of any shape.
-
-        ValueError if the run's kappa was not learned from a cosine.
-        """
+        """E[cos] of two views where the loss is smallest for kappa; ValueError if there is none."""
         config = self.config.concentration
         if not (self.probabilistic and self.explicit):
             raise ValueError(f"{self.config.method} does not learn kappa from a cosine")
@@ -235,11 +226,7 @@ class Method(abc.ABC):
     def loss(
         self, views: Views, labels: tf.Tensor | None = None, context: StepContext = START
     ) -> Terms:
-        """All terms of the loss with their sum as `loss`, and what to watch beside them.
-
-        The mean of each over the replicas is its value for the whole batch. `views` are those of
-        `view_kinds`.
-        """
+        """The terms of the loss, their sum as `loss`, and values to log: means of the replica."""
         own = len(views) - self.num_wide_views
         with models.dropout_masks(None):  # only where `encode` gives seeds
             objective = self.objective(views[:own], labels, context)
@@ -283,10 +270,7 @@ class Method(abc.ABC):
         )
 
     def build_backbone(self, spec: str = "", **options: Any) -> models.Backbone:
-        """Builds the backbone; what was found by rule is written into the configuration.
-
-        `spec` replaces `model.backbone`; the options are further ones of `models.load_backbone`.
-        """
+        """Builds the backbone of `spec` or `model.backbone`; records choices made by rule."""
         config = self.config.model
         names = ("width", "stem", "dropout", "weights", "feature_layer", "input_range")
         options |= {name: config[name] for name in names}
@@ -308,10 +292,10 @@ class Method(abc.ABC):
         model: keras.Model | None = None,
         first_view: int = 0,
     ) -> list[dict[str, Any]]:
-        """Encodes views of one size, each in a pass of its own or all in one (`model.one_pass`).
+        """Encodes views of one size, each in its own pass or all in one (`model.one_pass`).
 
-        Returns the outputs of each view; without `concentration` where the head learns from wide
-        views. Dropout draws from `context` and the numbers of the views, from `first_view` on.
+        Returns the outputs of each view, without `concentration` if the head learns from wide
+        views. Dropout's seeds are `context` and the numbers of the views, from `first_view` on.
         """
         model = model or self.encoder
         rows = tf.shape(views[0])[0]
@@ -338,12 +322,11 @@ class Method(abc.ABC):
     def head_objective(
         self, views: Views, *, training: bool = True, skip: Sequence[int] = ()
     ) -> Objective:
-        """What views teach the concentration head while the encoder stands still.
+        """The objective of the concentration head while the encoder is frozen.
 
-        The encoder is in inference mode and gets no gradient. All views are one batch for the head:
-        normalized apart, wide views would look like ordinary ones. The cosine of a view is the mean
-        of those with the ordinary views beside it, which come first. Views at the places of `skip`
-        are only compared with.
+        The encoder is in inference mode. All views are one batch for the head; if normalized
+        separately, wide views would look like ordinary ones. The cosine of a view is its mean
+        cosine with the other ordinary views, which come first. Those in `skip` are only targets.
         """
         frozen = self.frozen_outputs(tf.concat(views, axis=0))
         mu = tf.split(tf.stop_gradient(frozen["mean_direction"]), len(views))
@@ -360,7 +343,7 @@ class Method(abc.ABC):
         return Objective({}, cosines, outputs)
 
     def frozen_outputs(self, views: tf.Tensor) -> Terms:
-        """`mean_direction` [B, d] and `head_inputs` [B, F], to which the kappa head is applied."""
+        """`mean_direction` [B, d] and the inputs of the kappa head, `head_inputs` [B, F]."""
         return models.frozen_outputs(self.encoder)(views, training=False)
 
     @property

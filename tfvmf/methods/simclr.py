@@ -1,4 +1,4 @@
-"""SimCLR, where views find each other in a batch, and MC-InfoNCE, where samples of them do."""
+"""SimCLR, and MC-InfoNCE: the same loss on samples of the views' distributions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfvmf.settings import AGGREGATIONS, Setting
 
 
 class SimCLR(Method):
-    """The NT-Xent loss on the mean directions, over the negatives of all replicas."""
+    """The NT-Xent loss on the mean directions, with the negatives of all replicas."""
 
     section: ClassVar[str] = "simclr"
     settings: ClassVar[dict[str, Setting]] = {
@@ -36,10 +36,7 @@ class SimCLR(Method):
 
 
 class MCInfoNCE(Method):
-    """SimCLR's loss on samples of the views' distributions: kappa is learned implicitly.
-
-    This is the paper's strongest competitor.
-    """
+    """NT-Xent on samples of views, which trains kappa implicitly: the paper's main competitor."""
 
     section: ClassVar[str] = "mc_infonce"
     settings: ClassVar[dict[str, Setting]] = {
@@ -53,7 +50,7 @@ class MCInfoNCE(Method):
 
     @classmethod
     def default_concentration(cls, config: ml_collections.ConfigDict) -> float:
-        """The dimension: samples of kappa = softplus(0) are all but uniform and teach nothing."""
+        """The dimension: at kappa = softplus(0) samples are nearly uniform, and teach nothing."""
         return float(config.model.dimension)
 
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
@@ -61,8 +58,8 @@ class MCInfoNCE(Method):
         outputs = self.encode(views, context)
         mu_1, mu_2 = (view["mean_direction"] for view in outputs)
         rows = tf.shape(mu_1)[0]
-        # Every replica draws the samples of the whole batch, from the same seed: what is sent
-        # around are the distributions, not 64 samples of each.
+        # Every replica draws the samples of the whole batch from the same seed, so that only the
+        # distributions are exchanged, not 64 samples of each.
         names = ("mean_direction", "concentration")
         contrastive = losses.mc_infonce(
             *(distribute.gather(view[name]) for view in outputs for name in names),

@@ -1,4 +1,4 @@
-"""SimSiam and BYOL: a predictor, and a target that stands still or follows slowly."""
+"""SimSiam and BYOL: a predictor, and a target without gradient or a slowly moving one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tfvmf.settings import Setting
 
 
 class SimSiam(Method):
-    """Each view predicts the direction of the other, which stands still.
+    """Each view predicts the direction of the other, without a gradient to it.
 
         loss = -1/2 mean(p_1.stop(mu_2)) - 1/2 mean(p_2.stop(mu_1))
 
-    Three-layer projector with batch norm at its end, bottleneck predictor p on the projection.
+    The projector has three layers and ends with batch norm; the predictor p is a bottleneck.
     """
 
     section: ClassVar[str] = "simsiam"
@@ -27,7 +27,7 @@ class SimSiam(Method):
     kappa_note = "kappa was taught by the cosine of a prediction with its target"
 
     def build_parts(self) -> None:
-        """The predictor."""
+        """Adds the predictor."""
         self.build_predictor(max(1, self.dimension // self.config.simsiam.bottleneck))
 
     def build_predictor(self, hidden: int) -> None:
@@ -43,9 +43,8 @@ class SimSiam(Method):
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`.
 
-        The concentration of a view is aligned with the cosine that the method itself raises, its
-        prediction with the stopped target: a symmetric term mu_1.mu_2 would pull both views
-        together, and without negatives nothing would hold them apart.
+        The concentration is aligned with the cosine of prediction and stopped target: without
+        negatives, a symmetric term mu_1.mu_2 would let both views collapse.
         """
         online = self.encode(views, context, model=self._online)
         predictor = self.models["predictor"]
@@ -64,11 +63,11 @@ class SimSiam(Method):
     def targets(
         self, views: Views, online: list[dict[str, tf.Tensor]], context: StepContext
     ) -> Views:
-        """The direction [B, d] of each view that the other predicts."""
+        """For each view, the direction [B, d] that the other one predicts."""
         return [view["mean_direction"] for view in online]
 
     def distance(self, predicted: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """What a prediction adds to the loss."""
+        """The loss of a prediction."""
         return 0.5 * losses.negative_cosine(predicted, target)
 
 
@@ -78,41 +77,40 @@ class BYOL(SimSiam):
         loss = mean(|p_1 - z_2|^2) + mean(|p_2 - z_1|^2)
 
     The target's weights are a moving average of the encoder's, t <- m t + (1 - m) w, with
-    m = 1 - (1 - m_0) (cos(pi e / E) + 1) / 2 after e of E epochs. Its batch norms see its own
-    batches.
+    m = 1 - (1 - m_0) (cos(pi e / E) + 1) / 2 after e of E epochs.
     """
 
     section: ClassVar[str] = "byol"
     settings: ClassVar[dict[str, Setting]] = {
         "momentum": Setting(0.99, "the target's momentum at first; it rises to 1", low=0, below=1),
-        # The method's paper has none, and then takes far more steps until it learns anything.
+        # BYOL's paper has none, but then needs far more steps before it learns anything.
         "output_norm": Setting(False, "batch norm at the end of the projector"),
     }
     follows_epochs: ClassVar[bool] = True
-    relative_cost: ClassVar[float] = 1.3  # the target sees both views too, without a gradient
+    relative_cost: ClassVar[float] = 1.3  # the target sees both views too, without gradients
 
     def build_parts(self) -> None:
-        """The predictor, and the target: a copy of the encoder without its concentration."""
+        """Adds the predictor, and the target: a copy of the encoder without its concentration."""
         self.build_predictor(self.config.model.hidden)
         target = self.models["target"] = models.copy_without_concentration(self.encoder)
         source = models.without_concentration(self.encoder)
         target.set_weights(source.get_weights())
-        # A weight of the target, and the encoder's.
+        # Pairs of a target's weight and the encoder's.
         self._averaged = list(
             zip(target.trainable_variables, source.trainable_variables, strict=True)
         )
-        for variable in target.trainable_variables:  # of the optimizer; the layers stay in training
+        for variable in target.trainable_variables:  # its layers stay in training mode
             variable.trainable = False
 
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
-        """Batch norm at the end of the projector, where the settings ask for it."""
+        """Batch norm at the end of the projector, if the settings say so."""
         return {"dimension": config.model.dimension, "output_norm": config.byol.output_norm}
 
     def targets(
         self, views: Views, online: list[dict[str, tf.Tensor]], context: StepContext
     ) -> Views:
-        """What the slow copy says of each view."""
+        """The directions from the target network."""
         slow = self.encode(views, context, model=self.models["target"])
         return [tf.stop_gradient(view["mean_direction"]) for view in slow]
 
@@ -127,6 +125,6 @@ class BYOL(SimSiam):
             distribute.update(target, lambda t, w: keep * t + (1.0 - keep) * w, source)
 
     def momentum(self, epoch: tf.Tensor | float) -> tf.Tensor:
-        """Share of the target that a step keeps, from the configured one up to 1 at the end."""
+        """The share of the target that a step keeps, from the configured one up to 1 at the end."""
         done = tf.minimum(tf.cast(epoch, tf.float32) / self.config.epochs, 1.0)
         return 1.0 - (1.0 - self.config.byol.momentum) * (tf.cos(math.pi * done) + 1.0) / 2.0

@@ -19,19 +19,19 @@ class Supervised(Method):
     relative_cost: ClassVar[float] = 0.5  # one view
 
     def build_parts(self) -> None:
-        """The classifier."""
+        """Adds the classifier."""
         features = keras.Input(self.encoder.output["features"].shape[1:], name="features")
         logits = keras.layers.Dense(self.num_classes, dtype="float32", name="logits")(features)
         self.models["classifier"] = keras.Model(features, logits, name="classifier")
 
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
-        """No direction head: trained with labels, the features themselves are compared."""
+        """No direction head: with labels, the features themselves are compared."""
         return {"dimension": None}
 
     @classmethod
     def trained_outputs(cls) -> tuple[str, ...]:
-        """The features alone."""
+        """Only the features."""
         return ("features",)
 
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:

@@ -1,4 +1,4 @@
-"""SwAV: views of an image are assigned to the same prototypes, and all prototypes are used."""
+"""SwAV: views of an image get the same prototypes, and all prototypes are used equally."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from tfvmf.settings import Setting
 
 
 class SwAV(Method):
-    """Each view predicts the assignment of the others, over the assignments of all replicas.
+    """Each view predicts the assignment of the others, over the batches of all replicas.
 
-    The assignment of a batch uses all prototypes alike (Sinkhorn), so directions cannot collapse,
-    and the concentration is aligned with mu_1.mu_2 as in SimCLR. Optional: a queue of past
-    directions that takes part in the assignment, and small local views that predict but are not
-    assigned.
+    An assignment uses all prototypes equally (Sinkhorn), so directions cannot collapse, and the
+    concentration is aligned with mu_1.mu_2 as in SimCLR. Optional: a queue of past directions that
+    takes part in the assignment, and small local views that only predict.
     """
 
     section: ClassVar[str] = "swav"
     settings: ClassVar[dict[str, Setting]] = {
         "num_prototypes": Setting(128, "directions that stand for clusters", low=2),
         "temperature": Setting(0.1, "temperature of the softmax over prototypes", above=0),
-        # 0.05 on ImageNet; on small sets that gives nearly equal shares to all prototypes, and the
-        # loss stays at log(num_prototypes).
+        # 0.05 on ImageNet; on small data sets that gives nearly equal shares to all prototypes, and
+        # the loss stays at log(num_prototypes).
         "sinkhorn_epsilon": Setting(0.02, "small values assign hard", above=0),
         "sinkhorn_iterations": Setting(3, "rounds of Sinkhorn's algorithm", low=1),
         "freeze_epochs": Setting(1.0, "the prototypes do not move at first", low=0),
@@ -40,7 +39,7 @@ class SwAV(Method):
     follows_epochs: ClassVar[bool] = True
 
     def build_parts(self) -> None:
-        """The prototypes."""
+        """Adds the prototypes."""
         config = self.config.swav
         self.prototypes = models.Prototypes(
             config.num_prototypes, queue_length=config.queue_length, name="prototypes"
@@ -50,7 +49,7 @@ class SwAV(Method):
 
     @classmethod
     def check(cls, config: ml_collections.ConfigDict) -> None:
-        """A queue is at least as long as a batch."""
+        """Raises UserError if the queue is shorter than a batch."""
         if 0 < config.swav.queue_length < config.batch_size:
             raise UserError(
                 f"--config.swav.queue_length={config.swav.queue_length} is smaller than a batch of "
@@ -90,13 +89,13 @@ class SwAV(Method):
         return Objective({"prediction": prediction}, [cosine, cosine], outputs[: self.num_views])
 
     def after_step(self, context: StepContext) -> None:
-        """Gives the prototypes length 1 again."""
+        """Restores the unit length of the prototypes."""
         self.prototypes.normalize()
 
     def _codes(
         self, view: int, directions: tf.Tensor, scores: tf.Tensor, context: StepContext
     ) -> tf.Tensor:
-        """Assignments [B, K] of this replica's rows, made together with those of all replicas."""
+        """Assignments [B, K] of this replica's rows, computed over all replicas."""
         config = self.config.swav
         rows = tf.shape(scores)[0]
         batch = distribute.gather(tf.stop_gradient(scores))

@@ -1,4 +1,4 @@
-"""VI-SimSiam: SimSiam as variational inference, with a concentration of its own."""
+"""VI-SimSiam: SimSiam as variational inference, with its own concentration."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from tfvmf.methods.simsiam import SimSiam
 
 
 class VISimSiam(SimSiam):
-    """Each view predicts a distribution of the direction of the other, which stands still.
+    """Each view predicts a distribution of the other's direction, without a gradient to it.
 
         loss = -1/(2 d) mean(log vMF(stop(mu_2); p_1, kappa_1) + log vMF(stop(mu_1); p_2, kappa_2))
 
     with log vMF(x; p, kappa) = log C_d(kappa) + kappa p.x, smallest at A_d(kappa) = E[p.x]. A fixed
-    kappa gives SimSiam. Divided by d, since kappa grows as the dimension d does. Nakamura, Okada
-    and Taniguchi (arXiv 2203.11437, ICCV 2023) have the power spherical distribution, which
-    resembles this one and is easier to compute.
+    kappa gives SimSiam. The division by d balances kappa, which grows with d. Nakamura et al.
+    (arXiv 2203.11437) use the power spherical distribution, which is easier to compute.
     """
 
     term_names: ClassVar[tuple[str, ...]] = ("likelihood",)
-    explicit: ClassVar[bool] = False  # the loss itself teaches kappa
+    explicit: ClassVar[bool] = False  # the loss itself trains kappa
 
     @classmethod
     def default_concentration(cls, config: ml_collections.ConfigDict) -> float:
-        """The dimension, at which a sample has E[mu.x] = 0.62."""
+        """The dimension, at which E[mu.x] = 0.62."""
         return float(config.model.dimension)
 
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:

@@ -1,8 +1,8 @@
-"""Any network as a backbone: images in [0, 1] to features and to the maps of its levels.
+"""Any network as a backbone: images in [0, 1] to features and the maps of its levels.
 
-A spec names a backbone: `resnet18` and others that are built in, `applications:MobileNetV3Small`
-(Keras Applications), `hub:PRESET` (KerasHub), `keras:/path/model.keras`. Which pixels a network
-takes and which of its layers are the features and the levels is found by rule, or named.
+A spec names a backbone: built-in ones such as `resnet18`, `applications:MobileNetV3Small`
+(Keras Applications), `hub:PRESET` (KerasHub), `keras:/path/model.keras`. The pixel range and the
+layers for features and levels are found by rules, or given by name.
 
 No file is run as Python: `.keras` files are loaded in Keras's safe mode, and a SavedModel only
 after its operations were checked (`tfvmf.models.saved_model`).
@@ -30,10 +30,10 @@ from tfvmf.models.saved_model import input_shape, load_saved_model
 from tfvmf.settings import BACKBONES, INPUT_RANGES, parse_backbone
 
 VECTORS = ("features", "mean_direction")  # outputs of a backbone that are not maps of levels
-_LEVEL = "level:"  # starts the names of the maps of levels
+_LEVEL = "level:"  # prefix of the names of level maps
 _SHOWN = 12  # names in a message
-USUAL_SIZE = 224  # of images, where a network takes any: that of most ImageNet networks
-_TOKEN_LEVELS = 4  # depths of a transformer that are levels
+USUAL_SIZE = 224  # image size for networks that take any: that of most ImageNet networks
+_TOKEN_LEVELS = 4  # depths of a transformer used as levels
 _ENDS = np.array([[[[0.0] * 3, [1.0] * 3]]], np.float32)  # an image of a black and a white pixel
 
 
@@ -46,14 +46,14 @@ class Backbone:
     """
 
     model: keras.Model
-    built_in: bool = False  # one of `BACKBONES`; `adapt` finds the next three in any other
+    built_in: bool = False  # one of `BACKBONES`; for any other, `adapt` finds the next three
     feature_layer: str = ""
     input_range: str = ""
     level_layers: tuple[str, ...] = ()
-    original: pathlib.Path | keras.Model | None = None  # what was loaded, if it is not built in
+    original: pathlib.Path | keras.Model | None = None  # what was loaded, if not built in
 
     def describe(self, image_size: int) -> str:
-        """What was chosen, in one line."""
+        """The choices made, in one line."""
         return (
             f"images {image_size}x{image_size}, pixels {self.input_range}, features "
             f"{self.feature_layer}, levels {','.join(self.level_layers) or 'none'}"
@@ -61,11 +61,11 @@ class Backbone:
 
     @property
     def image_size(self) -> int | None:
-        """Height and width of its images, None where it takes any."""
+        """Height and width of its images, None if it takes any."""
         return None if self.built_in else self.model.get_layer("pixels").expected[1]
 
     def keep(self, path: pathlib.Path) -> None:
-        """Writes a copy of what was loaded, so that a run does not need the original."""
+        """Writes a copy of the loaded model, so that a run does not need the original."""
         if isinstance(self.original, keras.Model):
             with files.scratch(path.parent) as place:
                 self.original.save(place / path.name)
@@ -85,13 +85,13 @@ def load_backbone(
     trust_model: bool = False,
     **choices: Any,
 ) -> Backbone:
-    """Builds or loads the backbone that a spec names; `kind` says what a spec without a prefix is.
+    """Builds or loads the backbone of a spec; `kind` is that of a spec without a prefix.
 
-    `width`, `stem` and `dropout` are for a network that is built in (`resnet.build_backbone`), the
-    `choices` (`feature_layer`, `input_range`, `level_layers`) for any other (`adapt`). `weights`
-    are for `applications:`: `imagenet` (the default), `none` or a `.weights.h5` file; and for
-    `hub:`: `none`, or the preset's. The kind `saved_model` is the directory of a SavedModel, which
-    is loaded whatever it contains if `trust_model` is set (`load_saved_model`).
+    `width`, `stem` and `dropout` are for built-in networks (`resnet.build_backbone`), the `choices`
+    (`feature_layer`, `input_range`, `level_layers`) for all others (`adapt`). `weights` for
+    `applications:` are `imagenet` (default), `none` or a `.weights.h5` file; for `hub:` the
+    preset's, or `none`. The kind `saved_model` is the directory of a SavedModel, whose operations
+    are not checked if `trust_model` is set (`load_saved_model`).
     """
     kind, name = (kind, spec) if kind else parse_backbone(spec)
     if weights and kind not in ("applications", "hub"):
@@ -108,7 +108,7 @@ def load_backbone(
         return dataclasses.replace(adapt(network, where=str(path), **choices), original=path)
     where = f"{kind}:{name}"
     network, ends = (_load_application if kind == "applications" else _load_hub)(name, weights)
-    if kind == "hub" and not choices.get("feature_layer"):  # tokens, of a transformer
+    if kind == "hub" and not choices.get("feature_layer"):  # tokens of a transformer
         choices["feature_layer"] = next(iter(Graph(network, where).outputs))
     if ends is not None and not choices.get("input_range"):
         choices["input_range"] = _range_of(ends, where)
@@ -123,21 +123,20 @@ def adapt(
     level_layers: tuple[str, ...] | None = None,
     where: str = "",
 ) -> Backbone:
-    """Makes a backbone of any Keras model or layer that maps images to features.
+    """Makes a backbone from any Keras model or layer that maps images to features.
 
     Args:
-        network: From one batch of images to vectors [B, F], maps [B, H, W, F], which are averaged
-            over space, or tokens [B, T, F], of which the class token or the mean is taken (if
-            their layer is named: boxes look the same).
-        feature_layer: Name of the output or layer that is the features. "": the only output, or
-            one called `features` or `mean_direction`; of a classifier, what goes into its last
-            layer.
-        input_range: The pixels that it takes, one of `INPUT_RANGES`. "": what its first layers, the
-            type of its input or the statistics of its first batch norm say, otherwise 0..1.
-        level_layers: Names of the outputs or layers with maps or tokens that a concentration head
-            sees beside the features. None: the last block of each resolution; of a transformer,
-            four depths. (): none.
-        where: What messages call the network.
+        network: Maps a batch of images to vectors [B, F]; to maps [B, H, W, F], which are averaged
+            over space; or to tokens [B, T, F], of which the class token or the mean is used (only
+            if their layer is named, because boxes look the same).
+        feature_layer: Name of the output or layer with the features. "": the only output, or one
+            called `features` or `mean_direction`; for a classifier, the input of its last layer.
+        input_range: Its pixel range, one of `INPUT_RANGES`. "": according to its first layers, the
+            type of its input or the statistics of its first batch norm, otherwise 0..1.
+        level_layers: Names of outputs or layers with maps or tokens that a concentration head
+            uses besides the features. None: the last block of each resolution, or four depths of
+            a transformer. (): none.
+        where: Name of the network in messages.
     """
     if not isinstance(network, keras.Model):
         images = keras.Input((None, None, 3), name="images")
@@ -184,7 +183,7 @@ def adapt(
 
 
 def freeze_stages(backbone: Backbone, count: int) -> None:
-    """Freezes the first `count` stages, all layers up to the end of a level, in inference mode."""
+    """Freezes the first `count` stages (layers up to the end of a level), in inference mode."""
     if not count:
         return
     model = backbone.model if backbone.built_in else backbone.model.get_layer("trunk")
@@ -201,10 +200,7 @@ def freeze_stages(backbone: Backbone, count: int) -> None:
 
 
 def declared_input(spec: str, kind: str) -> tuple[int | None, str]:
-    """Reads what a network's files say of its input; nothing is built.
-
-    Returns the height and width of its images (None: any), and the usual pixels of their type.
-    """
+    """The image size (None: any) and pixel range that a network's files declare; builds nothing."""
     path, shape, pixel_type = pathlib.Path(spec).expanduser(), None, "float32"
     if kind == "saved_model":
         shape = input_shape(path)
@@ -220,16 +216,13 @@ def declared_input(spec: str, kind: str) -> tuple[int | None, str]:
 
 
 def resources(encoder: keras.Model) -> list[tf.Variable]:
-    """Variables inside an encoder that Keras does not know of: those of SavedModels."""
+    """Variables inside an encoder that Keras does not track: those of SavedModels."""
     saved = (layer for layer in all_layers(encoder) if isinstance(layer, SavedFunction))
     return [variable for layer in saved for variable in layer.function.variables]
 
 
 class Graph:
-    """The tensors of a network with one input, by the names of outputs and layers.
-
-    `where` is what messages call it.
-    """
+    """The tensors of a network with one input, by output and layer names; `where` is its name."""
 
     def __init__(self, model: keras.Model, where: str) -> None:
         inputs = getattr(model, "inputs", None) if getattr(model, "built", False) else None
@@ -239,8 +232,8 @@ class Graph:
                 "otherwise export it as a SavedModel (model.export) and give that"
             )
         self.where, self.input = where, inputs[0]
-        self.declared = dict(getattr(model, "pyramid_outputs", {}))  # of KerasHub: its levels
-        if isinstance(model, keras.Sequential):  # whose `output` raises
+        self.declared = dict(getattr(model, "pyramid_outputs", {}))  # KerasHub's levels
+        if isinstance(model, keras.Sequential):  # its `output` raises
             self.outputs = {model.layers[-1].name: model.outputs[0]}
             model = keras.Model(model.inputs, model.outputs)
         elif isinstance(model.output, dict):
@@ -251,12 +244,12 @@ class Graph:
         self._makers = {
             id(tensor): operation
             for operation in self.operations
-            if not isinstance(operation, keras.Model)  # whose output belongs to its own graph
+            if not isinstance(operation, keras.Model)  # its output belongs to its own graph
             for tensor in keras.tree.flatten(operation.output)
         }
 
     def tensor(self, name: str, setting: str) -> keras.KerasTensor:
-        """The tensor of an output or layer; `setting` is what names it."""
+        """The tensor of an output or layer, which `setting` names."""
         known = {**self.declared, **self.outputs}
         if name in known:
             return known[name]
@@ -278,7 +271,7 @@ class Graph:
         return found[0].output
 
     def ancestors(self, tensor: keras.KerasTensor) -> list[Any]:
-        """The operations that a tensor is computed by, in the order of the network."""
+        """The operations that compute a tensor, in the order of the network."""
         found, waiting = set(), [tensor]
         while waiting:
             operation = self._makers.get(id(waiting.pop()))
@@ -288,7 +281,7 @@ class Graph:
         return [operation for operation in self.operations if operation in found]
 
     def obvious_features(self) -> str:
-        """The name of the features when no layer is chosen."""
+        """The name of the features if no layer is chosen."""
         names = list(self.outputs)
         if len(names) > 1:
             names = [name for name in VECTORS if name in self.outputs]
@@ -302,7 +295,7 @@ class Graph:
         softmax = activation is keras.activations.softmax
         if not softmax and not isinstance(operation, layers.Softmax):
             return names[0]
-        # Probabilities of classes are no features: those are what goes into the last layer.
+        # Class probabilities are not features: use the input of the last layer.
         shapes = layers.Flatten | layers.Reshape
         ignored, linear = layers.Softmax | layers.Activation | layers.Dropout | shapes, 1
         while isinstance(operation, ignored) or (
@@ -318,7 +311,7 @@ class Graph:
         return operation.name
 
     def input_range(self) -> str:
-        """The pixels that the first layers were made for, or the usual ones of the input's type."""
+        """The pixel range that the first layers expect, or the usual one of the input's type."""
         for operation in self.operations:
             first = any(x is self.input for x in keras.tree.flatten(operation.input))
             if first and isinstance(operation, layers.Rescaling):
@@ -332,8 +325,8 @@ class Graph:
     def _range_of_statistics(self) -> str:
         """The range in which natural images have the statistics of the first batch norm.
 
-        Of EfficientNet-Lite0, the distance below is 0.7 for -1..1 and 1.6 for torch, the next one.
-        "" where the network does not begin with a convolution and a batch norm that was trained.
+        For EfficientNet-Lite0, the distance below is 0.7 for -1..1 and 1.6 for torch, the next one.
+        "" if the network does not begin with a convolution and a trained batch norm.
         """
         norms = [op for op in self.operations if isinstance(op, layers.BatchNormalization)]
         conv = self._makers.get(id(norms[0].input)) if norms else None
@@ -357,9 +350,8 @@ class Graph:
     def find_levels(self, features: keras.KerasTensor) -> tuple[str, ...]:
         """Names of the last block of each resolution, or of four depths of a transformer.
 
-        The last block of a resolution ends where branches meet for the last time. Where none meet,
-        it is the last of the narrowest layers: a block that expands its channels reduces them in
-        the end.
+        The last block of a resolution ends where branches meet for the last time. Without branches,
+        it is the last of the narrowest layers, because blocks that expand channels end by reducing.
         """
         if self.declared:
             tokens = [name for name, value in self.declared.items() if len(value.shape) == 3]
@@ -394,7 +386,7 @@ class Graph:
 
 
 def _natural_images() -> np.ndarray:
-    """Noise [8, 48, 48, 3] in [0, 1] with the spectrum 1/f, mean and spread of photographs."""
+    """Noise [8, 48, 48, 3] in [0, 1] with the 1/f spectrum, mean and spread of photographs."""
     rng, frequencies = np.random.default_rng(0), np.fft.fftfreq(48)
     radius = np.maximum(np.hypot(frequencies[:, None], frequencies), 1 / 48)
     noise = rng.normal(size=(8, 3, 48, 48)) + 3.0 * rng.normal(size=(8, 1, 48, 48))  # mostly gray
@@ -404,7 +396,7 @@ def _natural_images() -> np.ndarray:
 
 
 def _evenly(names: list[str]) -> tuple[str, ...]:
-    """At most four names, evenly spaced, with the last."""
+    """At most four evenly spaced names, including the last."""
     count = min(_TOKEN_LEVELS, len(names))
     return tuple(names[len(names) * (i + 1) // count - 1] for i in range(count))
 
@@ -412,7 +404,7 @@ def _evenly(names: list[str]) -> tuple[str, ...]:
 def _vectors(
     value: keras.KerasTensor, name: str, where: str, ranks: tuple[int, ...]
 ) -> keras.KerasTensor:
-    """Vectors [B, F] in float32, of vectors, maps [B, H, W, F] or tokens [B, T, F]."""
+    """Vectors [B, F] in float32, from vectors, maps [B, H, W, F] or tokens [B, T, F]."""
     shape = value.shape
     if len(shape) not in ranks or shape[-1] is None or shape[-1] < 2:
         raise UserError(
@@ -428,7 +420,7 @@ def _vectors(
 
 
 def _prefix(tokens: keras.KerasTensor) -> int:
-    """How many tokens [B, T, C] are not patches of a square image: T = side * side + prefix."""
+    """Number of tokens [B, T, C] before the patches of a square image: T = side * side + prefix."""
     count = tokens.shape[1]
     return 0 if count is None else count - math.isqrt(count) ** 2
 
@@ -438,7 +430,7 @@ def _words(shape: tuple[int | None, ...]) -> str:
 
 
 def _listed(names: list[str], near: str = "") -> str:
-    """Names for a message, not too many; those that are most like `near` come first."""
+    """A limited list of names for a message; those most similar to `near` come first."""
     unique = list(dict.fromkeys([*difflib.get_close_matches(near, names), *names]))
     more = f", ... ({len(unique)} in all)" if len(unique) > _SHOWN else ""
     return ", ".join(unique[:_SHOWN]) + more if unique else "none"
@@ -446,13 +438,13 @@ def _listed(names: list[str], near: str = "") -> str:
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class Pixels(layers.Layer):
-    """Images [B, H, W, 3] in [0, 1] -> what a network's input expects, in size, range and type.
+    """Images [B, H, W, 3] in [0, 1] -> a network's input, in size, range and type.
 
     Args:
-        expected: Shape [B, h, w, c] of the input. Images are resized (bilinear) where h and w are
+        expected: Shape [B, h, w, c] of the input. Images are resized (bilinear) if h and w are
             known; c is 3, or 1 for gray.
         pixel_type: Type of the input; integers are whole gray levels.
-        input_range: One of `INPUT_RANGES`; "" for 0..1, or 0..255 where the type is an integer.
+        input_range: One of `INPUT_RANGES`; "" for 0..1, or 0..255 for an integer type.
     """
 
     def __init__(
@@ -483,14 +475,14 @@ class Pixels(layers.Layer):
             raise UserError(problem)
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
-        """Resizes, converts to gray, scales and casts, where the model needs it."""
+        """Resizes, converts to gray, scales and casts as needed."""
         _, height, width, channels = self.expected
         if height is not None:
             images = tf.image.resize(images, [height, width])
         if channels == 1:
             images = tf.image.rgb_to_grayscale(images)
         limits = INPUT_RANGES[self.input_range]
-        if limits is None:  # caffe or torch: constants of ImageNet, channel by channel
+        if limits is None:  # caffe or torch: ImageNet's constants per channel
             pixels = keras.applications.imagenet_utils.preprocess_input(
                 images * 255.0, data_format="channels_last", mode=self.input_range
             )
@@ -501,13 +493,13 @@ class Pixels(layers.Layer):
         return tf.cast(pixels, self.pixel_type)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to build the layer again."""
+        """The arguments for `from_config`."""
         own = {name: getattr(self, name) for name in ("expected", "pixel_type", "input_range")}
         return {**super().get_config(), **own}
 
 
 def load_keras(path: pathlib.Path, advice: str = "") -> Any:
-    """A `.keras` file, loaded in safe mode; `advice` ends the message where it cannot be."""
+    """A `.keras` file, loaded in safe mode; `advice` ends the error message."""
     if not path.exists():
         raise UserError(f"{path}: there is no such file")
     if not zipfile.is_zipfile(path):
@@ -516,7 +508,7 @@ def load_keras(path: pathlib.Path, advice: str = "") -> Any:
         _keras_hub(str(path))
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
-    except Exception as error:  # whatever the classes in the file raise
+    except Exception as error:  # the classes in the file can raise anything
         raise UserError(f"{path} cannot be loaded by Keras ({str(error)[:160]}){advice}") from error
 
 
@@ -540,7 +532,7 @@ def _load_saved(path: pathlib.Path, trust_model: bool) -> keras.Model:
 
 
 def _load_application(name: str, weights: str) -> tuple[keras.Model, np.ndarray | None]:
-    """A network of Keras Applications without its classifier; what it makes of black and white."""
+    """A network of Keras Applications without its classifier, and its scaled black and white."""
     known = [key for key in dir(keras.applications) if key[0].isupper()]
     if name not in known:
         raise UserError(f"applications:{name} is unknown: Keras has {_listed(known, near=name)}")
@@ -553,7 +545,7 @@ def _load_application(name: str, weights: str) -> tuple[keras.Model, np.ndarray 
         model = build(include_top=False, weights="imagenet" if weights == "imagenet" else None)
         if file:
             model.load_weights(file)
-    except Exception as error:  # of the network, or of a file of other weights
+    except Exception as error:  # from the network, or from a file with other weights
         url = re.search(r"https?://\S+?/([^/\s:]+)(?=[\s:]|$)", str(error))
         if url is None:
             problem = str(error)[:160]
@@ -567,13 +559,13 @@ def _load_application(name: str, weights: str) -> tuple[keras.Model, np.ndarray 
 
 
 def _load_hub(preset: str, weights: str) -> tuple[keras.Model, np.ndarray | None]:
-    """An image backbone of KerasHub; what its preset makes of black and white, if it says so."""
+    """An image backbone of KerasHub, and its preset's scaled black and white, if defined."""
     hub, where = _keras_hub(f"hub:{preset}"), f"hub:{preset}"
     if weights not in ("", "none"):
         raise UserError(f"weights={weights}: {where} has its own; use none for random ones")
     try:
         model = hub.models.Backbone.from_preset(preset, load_weights=not weights)
-    except Exception as error:  # of the network, or of the preset
+    except Exception as error:  # from the network, or the preset
         raise UserError(
             f"{where} cannot be loaded ({str(error)[:160]}): give the name of a KerasHub preset, "
             "or a local folder that save_to_preset wrote"
@@ -583,7 +575,7 @@ def _load_hub(preset: str, weights: str) -> tuple[keras.Model, np.ndarray | None
         raise UserError(f"{where} is not an image backbone: it takes {takes}")
     try:
         converter = hub.layers.ImageConverter.from_preset(preset)
-    except Exception:  # a preset of a backbone alone has none
+    except Exception:  # a preset of a backbone alone has no preprocessor
         return model, None
     scale, offset = converter.scale, converter.offset
     ends = 255.0 * _ENDS[0, 0] * (1.0 if scale is None else np.asarray(scale))
@@ -591,7 +583,7 @@ def _load_hub(preset: str, weights: str) -> tuple[keras.Model, np.ndarray | None
 
 
 def _range_of(ends: np.ndarray, where: str) -> str:
-    """The range in which black and white are `ends` [2, 3], what a network's own scaling makes."""
+    """The range in which black and white are `ends` [2, 3], the result of a network's scaling."""
     for name in INPUT_RANGES:
         made = Pixels((None, None, None, 3), input_range=name)(_ENDS)[0, 0]
         if np.allclose(made, ends, atol=0.02):
@@ -623,11 +615,10 @@ def _find_input(config: Any) -> dict[str, Any]:
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class SavedFunction(layers.Layer):
-    """A function of a SavedModel as a layer: pixels in, {name: tensor} out. Not trained.
+    """A function of a SavedModel as a layer that is not trained: pixels in, {name: tensor} out.
 
-    `keras.layers.TFSMLayer` keeps a second copy of every weight, which the function does not read,
-    and does not say which input the function takes (here: `spec`). A file that holds this layer
-    refers to the directory `path`. `trust_model`: see `load_saved_model`.
+    `keras.layers.TFSMLayer` keeps an unused second copy of every weight, and does not report the
+    input of the function (here: `spec`). A file with this layer refers to the directory `path`.
     """
 
     def __init__(
@@ -659,21 +650,21 @@ class SavedFunction(layers.Layer):
         return {f"output_{number}": value for number, value in enumerate(flat)}
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to load the SavedModel again; it is not trusted then."""
+        """The arguments for `from_config`, without trust in the SavedModel."""
         return {**super().get_config(), "path": self._saved_path}
 
 
 def _function(loaded: Any, path: str | pathlib.Path) -> Any:
-    """The concrete function that is called: it knows the shapes of what it takes and returns."""
+    """The concrete function to call, which knows the shapes of its inputs and outputs."""
     signatures = dict(getattr(loaded, "signatures", {}))
     if "serving_default" in signatures:
         return signatures["serving_default"]
     if len(signatures) == 1:
         return next(iter(signatures.values()))
-    # A function that was saved as the object's call; no other attribute says what it takes.
+    # A function saved as the object's call; no other attribute describes its inputs.
     called = getattr(loaded, "__call__", None)  # noqa: B004
     for function in getattr(called, "concrete_functions", []):
-        # One that was traced for inference, if the model tells the two apart.
+        # The one traced for inference, if the model has both.
         if not any(leaf is True for leaf in tf.nest.flatten(function.structured_input_signature)):
             return function
     raise UserError(

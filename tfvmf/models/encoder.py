@@ -1,4 +1,4 @@
-"""The encoder: an image in; features, a direction and how sure the encoder is of it out."""
+"""The encoder: maps an image to features, a mean direction and its concentration."""
 
 import math
 from typing import Any
@@ -19,11 +19,7 @@ OUTPUTS = ("features", "mean_direction", "concentration")
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class Encoder(keras.Model):
-    """A functional model of images that checks their pixels when it is called with arrays.
-
-    uint8 images are scaled to [0, 1], everywhere; floats outside of it are refused where their
-    values are known, which is outside of `tf.function` and costs graphs nothing.
-    """
+    """A functional model that scales uint8 images; floats outside [0, 1] are an error, if eager."""
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> dict[str, tf.Tensor]:
         """Images [B, H, W, 3], uint8 or float in [0, 1], to a dictionary of outputs."""
@@ -51,10 +47,10 @@ def build_encoder(
     """Builds the model that everything else trains, evaluates and serves.
 
     Args:
-        backbone: A network: its name or spec (`load_backbone`), a Keras model or layer from images
-            to features, which are vectors, maps or tokens (`adapt`, which also says how to choose
-            among its layers), or what these two functions return.
-        width: Channels of the first stage, where a name is given (`resnet.build_backbone`).
+        backbone: A name or spec (`load_backbone`); a Keras model or layer from images to features,
+            which are vectors, maps or tokens (see `adapt` for choosing layers); or the result of
+            these functions.
+        width: Channels of the first stage, for a named backbone (`resnet.build_backbone`).
         stem: `cifar` or `imagenet`, likewise.
         dimension: Length d of the mean direction. None: no direction head, the mean direction is
             the backbone's own or its normalized features (for encoders trained with labels).
@@ -64,7 +60,7 @@ def build_encoder(
         dropout: Probability of dropping a unit in a named backbone and in the heads (`Dropout`).
         concentration: Whether there is a concentration head; without one, `concentration` is 1.
         initial_concentration: Scale of kappa, see `build_concentration_head`.
-        concentration_levels: What the concentration head sees: the `last` features, as in the
+        concentration_levels: Input of the concentration head: the `last` features, as in the
             paper, or pooled means and deviations of `all` levels of the backbone (`Levels`).
 
     Returns:
@@ -114,7 +110,7 @@ def build_encoder(
             hidden=hidden,
             initial=initial_concentration,
             dropout=dropout,
-            # The scale of features from elsewhere is unknown, and differs from one to the next.
+            # The scale of external features is unknown.
             input_norm=everything or not backbone.built_in,
         )(head_inputs)
     else:
@@ -125,10 +121,7 @@ def build_encoder(
 
 
 def with_projection(encoder: keras.Model) -> keras.Model:
-    """The same encoder, sharing all weights, with the unnormalized `projection` [B, d] beside.
-
-    A predictor (SimSiam, BYOL) is trained on it: mean_direction = projection / |projection|.
-    """
+    """The same encoder, sharing all weights, also with the unnormalized `projection` [B, d]."""
     head = encoder.get_layer("direction_head")
     divided = head.get_layer("mean_direction")
     both = keras.Model(
@@ -140,16 +133,13 @@ def with_projection(encoder: keras.Model) -> keras.Model:
 
 
 def without_concentration(encoder: keras.Model) -> keras.Model:
-    """The same encoder, sharing all weights, whose concentration head does not run."""
+    """The same encoder, sharing all weights, without running its concentration head."""
     outputs = {name: value for name, value in encoder.output.items() if name != "concentration"}
     return keras.Model(encoder.input, outputs, name=encoder.name)
 
 
 def with_levels(encoder: keras.Model) -> keras.Model:
-    """The same encoder, sharing all weights, with its `levels` [B, L] (`Levels`) beside.
-
-    It is the encoder itself where there are none: of a SavedModel, or of features.
-    """
+    """The same encoder, sharing weights, also with its `levels` [B, L] if it has any (`Levels`)."""
     names = [layer.name for layer in encoder.layers]
     if "levels" in names:
         outputs = {**encoder.output, "levels": encoder.get_layer("levels").output}
@@ -158,7 +148,7 @@ def with_levels(encoder: keras.Model) -> keras.Model:
     network = next((layer for layer in networks if isinstance(layer.output, dict)), None)
     if network is None or set(network.output) <= set(VECTORS):
         return encoder
-    # The maps belong to the backbone's own graph: the few layers after it are called again.
+    # The maps belong to the backbone's own graph, so the few layers after it are called again.
     maps = dict(network(encoder.input))
     features, own = maps.pop("features"), maps.pop("mean_direction", None)
     made = {"features": features, "levels": Levels(name="levels", dtype="float32")(maps)}
@@ -173,18 +163,14 @@ def with_levels(encoder: keras.Model) -> keras.Model:
 
 
 def copy_without_concentration(encoder: keras.Model) -> keras.Model:
-    """An encoder of the same structure with weights of its own, and 1 for the concentration."""
+    """An encoder of the same structure with its own weights, and concentration 1."""
     outputs = dict(encoder.output)
     outputs["concentration"] = ConstantConcentration(name="concentration")(outputs["features"])
     return keras.models.clone_model(keras.Model(encoder.input, outputs, name=encoder.name))
 
 
 def frozen_outputs(encoder: keras.Model) -> keras.Model:
-    """The same encoder up to its concentration head, sharing all weights.
-
-    Images -> `mean_direction` [B, d], and `head_inputs` [B, F], what the concentration head is
-    applied to: the layer `levels` where there is one, otherwise the features.
-    """
+    """Images -> `mean_direction` [B, d] and the concentration head's `head_inputs` [B, F]."""
     levels = [layer.output for layer in encoder.layers if layer.name == "levels"]
     outputs = {
         "mean_direction": encoder.output["mean_direction"],
@@ -213,17 +199,15 @@ def build_direction_head(
 ) -> keras.Model:
     """Builds features [B, features] -> mean direction mu [B, dimension], |mu| = 1.
 
-    As in the paper: linear without bias, batch norm, ReLU, linear; then mu = v / |v|. The layer
-    `mean_direction` divides; what goes into it is the projection v.
-
-    SimSiam has two `hidden_layers` of width `hidden`, and an `output_norm`: batch norm of v without
-    scale and offset. `dropout` is the probability of dropping a hidden unit.
+    As in the paper: linear without bias, batch norm, ReLU, linear to the projection v; then the
+    layer `mean_direction` computes mu = v / |v|. SimSiam has two `hidden_layers` of width `hidden`,
+    and `output_norm`: batch norm of v without scale and offset.
     """
     inputs = keras.Input((features,), name="features")
     x = _hidden(inputs, hidden, count=hidden_layers)
     if dropout:
         x = Dropout(dropout, dtype="float32", name="direction_head_dropout")(x)
-    bias = not output_norm  # which would take it out again
+    bias = not output_norm  # the norm would remove it
     x = layers.Dense(dimension, use_bias=bias, dtype="float32", name="output")(x)
     if output_norm:
         x = BatchNorm(affine=False, dtype="float32", name="output_norm")(x)
@@ -241,9 +225,9 @@ def build_concentration_head(
 ) -> keras.Model:
     """Builds features [B, features] -> concentration kappa [B], kappa = s softplus(v) >= 0.
 
-    The scale s = initial / softplus(0) makes `initial` the kappa of v = 0, around which an
-    untrained head scatters. The default is the paper's head, s = 1. `input_norm` puts inputs of
-    very different scales on one (batch norm without scale and offset).
+    The scale s = initial / softplus(0) makes `initial` the kappa of v = 0, the center of an
+    untrained head. The default is the paper's head, s = 1. `input_norm` normalizes inputs of very
+    different scales (batch norm without scale and offset).
     """
     if initial <= 0.0:
         raise ValueError(f"initial must be positive, not {initial}")
@@ -261,11 +245,7 @@ def build_concentration_head(
 
 
 def build_predictor(dimension: int, *, hidden: int) -> keras.Model:
-    """Builds projection [B, dimension] -> direction [B, dimension] that it predicts, |.| = 1.
-
-    Linear without bias, batch norm, ReLU, linear, as in SimSiam (where `hidden` is a bottleneck)
-    and BYOL.
-    """
+    """Builds projection [B, dimension] -> predicted direction, |.| = 1, by one hidden layer."""
     inputs = keras.Input((dimension,), name="projection")
     x = _hidden(inputs, hidden)
     x = layers.Dense(dimension, dtype="float32", name="output")(x)
@@ -286,12 +266,11 @@ def _hidden(x: keras.KerasTensor, units: int, count: int = 1) -> keras.KerasTens
 class Levels(keras.layers.Layer):
     """Maps {name: [B, H, W, C] or [B, T, C]} -> [B, 2 * sum of C]: channels' mean and deviation.
 
-    The last features forget what an image looked like; the deviations of the first levels know
-    whether it was noisy, flat or filtered.
+    Unlike the last features, the first levels show whether an image is noisy, flat or filtered.
     """
 
     def call(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Pools over space, the maps in the order of their names."""
+        """Pools over space, with the maps sorted by name."""
         parts = []
         for name in sorted(inputs):
             maps = tf.cast(inputs[name], tf.float32)
@@ -302,10 +281,7 @@ class Levels(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class Prototypes(keras.layers.Layer):
-    """Directions [B, d] -> cosines [B, count] with learned unit vectors.
-
-    `queue_length` directions of past batches are kept for each of two views; 0 for no queue.
-    """
+    """Directions [B, d] -> cosines [B, count] with learned unit vectors, and a queue per view."""
 
     def __init__(self, count: int, *, queue_length: int = 0, **kwargs: Any) -> None:
         super().__init__(dtype="float32", **kwargs)
@@ -328,26 +304,26 @@ class Prototypes(keras.layers.Layer):
             )
 
     def call(self, inputs: tf.Tensor, learn: tf.Tensor | bool = True) -> tf.Tensor:
-        """The cosines; where `learn` is false no gradient reaches the prototypes."""
+        """The cosines; if `learn` is false, no gradient reaches the prototypes."""
         return tf.matmul(inputs, tf.where(learn, self.kernel, tf.stop_gradient(self.kernel)))
 
     def normalize(self) -> None:
-        """Gives all prototypes length 1 again, after the optimizer has moved them."""
+        """Restores unit length after an optimizer step."""
         distribute.update(self.kernel, lambda kernel: tf.math.l2_normalize(kernel, axis=0))
 
     def push(self, view: int, directions: tf.Tensor) -> None:
-        """Puts a batch [B, d] of the view in front of the queue; the oldest fall out."""
+        """Adds a batch [B, d] at the front of a view's queue and drops the oldest directions."""
         past = self.queue[view, : self.queue_length - tf.shape(directions)[0]]
         queues = tf.unstack(self.queue)
         queues[view] = tf.concat([tf.stop_gradient(directions), past], axis=0)
         self.queue.assign(tf.ensure_shape(tf.stack(queues), self.queue.shape))
 
     def is_full(self, view: int) -> tf.Tensor:
-        """Whether every place of the queue of a view has been filled."""
+        """Whether a view's queue has been filled."""
         return tf.reduce_any(tf.not_equal(self.queue[view, -1], 0.0))
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to build the layer again."""
+        """The arguments for `from_config`."""
         config = super().get_config()
         config.pop("dtype", None)  # always float32
         return {**config, "count": self.count, "queue_length": self.queue_length}

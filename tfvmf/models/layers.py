@@ -1,4 +1,4 @@
-"""Layers that train faster, or the same on any number of replicas, than Keras's of that name."""
+"""Layers that are faster than Keras's of the same name, or the same on any number of replicas."""
 
 import contextlib
 import functools
@@ -19,13 +19,10 @@ from tfvmf import counter_random, distribute
 class BatchNorm(keras.layers.Layer):
     """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, over all axes but the last.
 
-    In training, mean and variance are those of the *global* batch: with one replica the fused
-    kernel computes them, with several the replicas share theirs first. Keras 3's own layer is
-    composed of elementary operations; the fused kernel makes a whole ResNet-18 (width 16) train
-    step 1.3 to 1.8 times as fast on 2 CPU cores.
-
-    A training step keeps the share `momentum` of the moving statistics, which follow PyTorch's
-    convention (unbiased variance). Unless `affine`, gamma and beta stay 1 and 0.
+    In training, mean and variance are those of the *global* batch. With one replica the fused
+    kernel makes a whole ResNet-18 (width 16) train step 1.3 to 1.8 times as fast on 2 CPU cores as
+    Keras 3's own layer. The moving statistics keep the share `momentum` per step, with PyTorch's
+    unbiased variance. Unless `affine`, gamma is 1 and beta 0.
     """
 
     def __init__(
@@ -35,11 +32,11 @@ class BatchNorm(keras.layers.Layer):
         self.momentum, self.epsilon, self.affine = momentum, epsilon, affine
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Creates scale, offset and the moving statistics, one of each per channel."""
-        # Statistics and scale stay in float32 whatever the compute type: the kernel needs it.
+        """Creates scale, offset and moving statistics per channel."""
+        # Statistics and scale are float32 for any compute type: the kernel needs it.
         shape = (input_shape[-1],)
         add = functools.partial(self.add_weight, shape=shape, dtype="float32", autocast=False)
-        # Every replica computes the same global statistics: the first one's are everyone's.
+        # Every replica computes the same global statistics, so the first one's are enough.
         moving = {"trainable": False, "aggregation": "only_first_replica"}
         self.gamma = add(name="gamma", initializer="ones", trainable=self.affine)
         self.beta = add(name="beta", initializer="zeros", trainable=self.affine)
@@ -48,11 +45,11 @@ class BatchNorm(keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Normalizes [B, C] or [B, H, W, C]; `training` uses and records the batch's statistics."""
-        training = training and self.trainable  # frozen: in inference mode, as in Keras
+        training = training and self.trainable  # inference mode if frozen, as in Keras
         if training and distribute.num_replicas() > 1:
             return self._synchronized(inputs)
-        # One row per pixel: in training this is 10 to 25 % faster than maps. When served,
-        # TensorFlow fuses it with the convolution before it, of which it must then have the shape.
+        # One row per pixel: in training 10 to 25 % faster than maps. When served, TensorFlow
+        # fuses it with the preceding convolution, which needs the shape of the maps.
         by_rows = training or inputs.shape.rank == 2
         images = tf.reshape(inputs, [-1, 1, 1, inputs.shape[-1]]) if by_rows else inputs
         outputs, mean, variance = tf.raw_ops.FusedBatchNormV3(
@@ -71,12 +68,12 @@ class BatchNorm(keras.layers.Layer):
         return tf.reshape(outputs, tf.shape(inputs)) if by_rows else outputs
 
     def _synchronized(self, inputs: tf.Tensor) -> tf.Tensor:
-        """The same with statistics over the batches of all replicas."""
+        """Normalizes with statistics over the batches of all replicas."""
         values = tf.cast(inputs, tf.float32)
         axes = list(range(inputs.shape.rank - 1))
         mean, variance = tf.nn.moments(values, axes)
-        # Variance of the whole = mean of the variances + variance of the means: no E[x^2] - E[x]^2,
-        # which loses digits in float32.
+        # Variance of the whole = mean of the variances + variance of the means. E[x^2] - E[x]^2
+        # would lose digits in float32.
         means, variances = tf.unstack(distribute.stack(tf.stack([mean, variance])), axis=1)
         mean = tf.reduce_mean(means, axis=0)
         variance = tf.reduce_mean(variances + tf.square(means - mean), axis=0)
@@ -94,7 +91,7 @@ class BatchNorm(keras.layers.Layer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to build the layer again."""
+        """The arguments for `from_config`."""
         own = {"momentum": self.momentum, "epsilon": self.epsilon, "affine": self.affine}
         return {**super().get_config(), **own}
 
@@ -106,9 +103,8 @@ def _normalize(
     """Returns gamma * (x - mean) * scale + beta, with mean and scale of all replicas' x.
 
     With z = (x - mean) * scale and averages E over the `count` rows of the whole batch, the
-    gradient of x is gamma * scale * (g - E[g] - z E[g z]): what comes back through the statistics
-    is in the two averages, the only numbers that the replicas have to share. The differences are
-    taken before anything is scaled, as the fused kernel does, so that both round alike.
+    gradient of x is gamma * scale * (g - E[g] - z E[g z]). Replicas share only the two averages.
+    Differences come before scaling, as in the fused kernel, so that both round alike.
     """
     centered = tf.cast(x, tf.float32) - mean
     outputs = centered * (gamma * scale) + beta
@@ -124,16 +120,16 @@ def _normalize(
     return tf.cast(outputs, x.dtype), gradient
 
 
-# How much faster Winograd's method is, forward and backward, on 2 cores with AVX2 and with AVX-512
+# Speed-up of Winograd's method, forward and backward, on 2 cores with AVX2 and with AVX-512
 # (benchmarks/convolutions.py): [512, 4, 4, 128] 2.6 and 1.3 times, [64, 16, 16, 128] 2.1 and 1.4,
 # [512, 8, 8, 64] 1.8 and 1.0; with AVX-512 also [512, 6, 6, 192] 2.6, [512, 3, 3, 384] 2.2, and 1.4
-# of [512, 12, 12, 32] to 128 channels. With fewer channels (the harmonic mean of those in and out
-# counts) or on larger maps the ways to the points and back cost what the products save.
+# for [512, 12, 12, 32] to 128 channels. With fewer channels (harmonic mean of inputs and outputs)
+# or on larger maps, the transforms cost what the products save.
 _CHANNELS = 48
 _SIDE = 16
 
-# Outputs of a tile, in each dimension -> where the polynomials are evaluated, besides infinity. The
-# points keep rounding errors small: beside those of a direct convolution 0.8, 1.5 and 6 times.
+# Outputs of a tile per dimension -> the points at which polynomials are evaluated, besides
+# infinity. Their rounding errors are 0.8, 1.5 and 6 times those of a direct convolution.
 _POINTS = {
     3: (1 / 2, -1 / 2, 4 / 3, -4 / 3),
     4: (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2),
@@ -143,11 +139,7 @@ _POINTS = {
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class Convolution(keras.layers.Conv2D):
-    """Keras's convolution, faster to train on a CPU where it is of 3x3 pixels and many channels.
-
-    Only training takes the other way: what is exported and served stays one operation, which
-    TensorFlow fuses with what follows.
-    """
+    """Keras's `Conv2D`, which in training on a CPU uses `winograd` where that is faster."""
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Convolves [B, H, W, C]."""
@@ -177,14 +169,11 @@ class Convolution(keras.layers.Conv2D):
 def winograd(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """Maps [B, H, W, C] and filters [3, 3, C, K] -> [B, H, W, K], as `tf.nn.conv2d` of stride 1.
 
-    Four outputs in a row of a filter of three are a product of polynomials of degrees 3 and 2,
-    which is known from its values at six points: y = A' [(G g) * (B' d)] with six multiplications
-    instead of twelve, and in two dimensions 36 instead of 144. Maps that three or six divide get
-    tiles of that size. The values of all tiles at one point, over all channels, are one matrix
-    product, and so are the input and output transforms. H and W must be known when the graph is
-    made.
-
-    Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016.
+    Winograd's method (Lavin and Gray, arXiv 1509.09308): four outputs of a filter of three are a
+    product of polynomials of degrees 3 and 2, determined by its values at six points. So
+    y = A' [(G g) * (B' d)] takes 6 multiplications instead of 12, and in two dimensions 36 instead
+    of 144. Maps that three or six divide get tiles of that size. All products over channels, and
+    the input and output transforms, are matrix products. H and W must be static.
     """
     _, height, width, channels = x.shape
     filters = kernel.shape[-1]
@@ -192,13 +181,13 @@ def winograd(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     to_rows, from_rows = (tf.constant(m, x.dtype) for m in _of_maps(height))
     to_columns, from_columns = (tf.constant(m, x.dtype) for m in _of_maps(width))
     rows, columns = to_rows.shape[0], to_columns.shape[0]  # points times tiles
-    high, wide = (_tile(size) + 2 for size in (height, width))  # numbers of points
+    high, wide = (_tile(size) + 2 for size in (height, width))  # number of points
 
     to_points = tf.constant(np.kron(_of_filters(height), _of_filters(width)), x.dtype)
     kernel = to_points @ tf.reshape(kernel, [9, channels * filters])
     kernel = tf.reshape(kernel, [high, 1, wide, channels, filters])
 
-    # Pixels first, so that each way is one product with all images and channels side by side.
+    # Pixels first, so that each transform is one product over all images and channels.
     x = tf.transpose(x, [1, 2, 0, 3])
     x = to_rows @ tf.reshape(x, [height, -1])
     x = to_columns @ tf.reshape(x, [rows, width, -1])
@@ -209,13 +198,13 @@ def winograd(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def _tile(size: int) -> int:
-    """The outputs of a tile with which a side of a map takes the fewest multiplications."""
+    """The tile size with the fewest multiplications for a side of a map."""
     return min(_POINTS, key=lambda tile: (-(-size // tile) * (tile + 2), tile))
 
 
 @functools.cache
 def _of_filters(size: int) -> np.ndarray:
-    """From the 3 weights of a filter to its values at the points of a side of a map, [T + 2, 3]."""
+    """Matrix from the 3 weights of a filter to its values at the points, [T + 2, 3]."""
     points = _POINTS[_tile(size)]
     powers = np.vander(points, 3, increasing=True)
     others = [np.prod(point - np.delete(points, j)) for j, point in enumerate(points)]
@@ -224,10 +213,7 @@ def _of_filters(size: int) -> np.ndarray:
 
 @functools.cache
 def _of_maps(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Along one side of a map, from pixels to points and tiles [P, size], and back [size, P].
-
-    P is the number of points times that of tiles. What is beyond the map is 0, or not wanted.
-    """
+    """Matrices along a side of a map, from pixels to points of tiles [P, size], and back."""
     tile = _tile(size)
     points = _POINTS[tile]
     lagrange = [polynomial.polyfromroots(np.delete(points, j)) for j in range(len(points))]
@@ -242,23 +228,20 @@ def _of_maps(size: int) -> tuple[np.ndarray, np.ndarray]:
         start = number * tile
         inwards[:, number, start : start + count] = there
         outwards[start : start + tile, :, number] = back
-    inwards = inwards[:, :, 1 : size + 1]  # a pixel of padding on each side
+    inwards = inwards[:, :, 1 : size + 1]  # one pixel of padding on each side
     return inwards.reshape([-1, size]), outwards[:size].reshape([size, -1])
 
 
 _UNSET = object()
-_active = threading.local()  # replicas build their graphs in threads of their own
+_active = threading.local()  # replicas build their graphs in separate threads
 
 
 @contextlib.contextmanager
 def dropout_masks(seeds: tf.Tensor | None) -> Iterator[None]:
-    """Switches on every `Dropout` of the models that are called inside, by seeds.
+    """Enables every `Dropout` of the models called inside, by seeds, whatever `training` is.
 
-    It says nothing of `training`: with `training=False`, batch norm keeps its moving statistics
-    and a pass is one draw of Monte Carlo dropout.
-
-    `seeds` are int32 [B, 2], one per row of the batch (`counter_random.example_seeds`); rows with
-    the same seed drop the same units. None: nothing is dropped inside.
+    With `training=False` this is Monte Carlo dropout. `seeds` are int32 [B, 2]
+    (`counter_random.example_seeds`); equal seeds drop the same units, None disables dropout.
     """
     before = getattr(_active, "seeds", _UNSET)
     _active.seeds = seeds
@@ -272,11 +255,10 @@ def dropout_masks(seeds: tf.Tensor | None) -> Iterator[None]:
 class Dropout(keras.layers.Layer):
     """Sets units to zero with probability `rate` and scales the rest by 1 / (1 - rate).
 
-    Of a feature map [B, H, W, C] whole channels are dropped: neighboring pixels say the same.
-    Inside of `dropout_masks` masks are a function of the seeds and of the layer's name, so N
-    replicas and a resumed run drop what one uninterrupted device would. Elsewhere the layer drops
-    under `training=True`, as Keras's does, by TensorFlow's random numbers. Its name must be unique
-    in its model.
+    Drops whole channels of maps [B, H, W, C], because neighboring pixels are similar. Inside
+    `dropout_masks`, masks depend only on the seeds and the layer's name (unique in its model), so
+    that replicas and resumed runs drop the same units as one device. Elsewhere it drops under
+    `training=True`, as Keras's does, with TensorFlow's random numbers.
     """
 
     def __init__(self, rate: float, **kwargs: Any) -> None:
@@ -292,7 +274,7 @@ class Dropout(keras.layers.Layer):
             return inputs
         channels, code = inputs.shape[-1], zlib.crc32(self.name.encode())
         if seeds is _UNSET:
-            # A seed of the operation: without any, TensorFlow refuses under op determinism.
+            # With an operation seed, because TensorFlow's op determinism requires one.
             drawn = tf.random.uniform([tf.shape(inputs)[0], channels], seed=code % 2**31)
         else:
             salt = tf.bitcast(tf.constant(code, tf.uint32), tf.int32)
@@ -303,7 +285,7 @@ class Dropout(keras.layers.Layer):
         return inputs * mask
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to build the layer again."""
+        """The arguments for `from_config`."""
         return {**super().get_config(), "rate": self.rate}
 
 

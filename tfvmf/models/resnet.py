@@ -1,4 +1,4 @@
-"""Networks that show every level: ResNet-10, 18, 34 and 50, and a shallow one for CPUs."""
+"""Networks with outputs at every level: ResNet-10, 18, 34 and 50, and a shallow one for CPUs."""
 
 import keras
 from keras import layers
@@ -6,16 +6,16 @@ from keras import layers
 from tfvmf.models.layers import BatchNorm, Convolution, Dropout
 from tfvmf.settings import STEMS
 
-# Blocks of each of the four stages, and whether they are bottlenecks: 1x1, 3x3 and 1x1
-# convolutions, of which the last has 4 times the channels. Otherwise a block is two of 3x3.
+# Blocks in each of the four stages, and whether they are bottlenecks: 1x1, 3x3 and 1x1
+# convolutions, the last with 4 times the channels. Other blocks are two 3x3 convolutions.
 ARCHITECTURES = {
     "resnet10": ((1, 1, 1, 1), False),
     "resnet18": ((2, 2, 2, 2), False),
     "resnet34": ((3, 4, 6, 3), False),
     "resnet50": ((3, 4, 6, 3), True),
 }
-# Channels of `convnet8` after the stem, as multiples of the width. Winograd's method makes a 3x3
-# convolution of many channels on small maps cheap (`layers.Convolution`), so most are there.
+# Channels of `convnet8` after the stem, as multiples of the width. Most are on small maps, where
+# Winograd's method makes 3x3 convolutions of many channels cheap (`layers.Convolution`).
 _CONVNET8 = (2, 8, 16)
 
 
@@ -24,9 +24,9 @@ def build_backbone(
 ) -> keras.Model:
     """Builds a network without its classifier.
 
-    `convnet8` has the stem as its first stage; each of three others is: 3x3 convolution,
-    max-pooling of 2x2, batch norm, ReLU, 3x3 convolution, batch norm, ReLU. It has no shortcuts:
-    they brought nothing at this depth.
+    The first stage of `convnet8` is the stem. Each of three others is: 3x3 convolution, 2x2
+    max-pooling, batch norm, ReLU, 3x3 convolution, batch norm, ReLU. Shortcuts did not help at this
+    depth.
 
     Args:
         name: `resnet10`, `resnet18`, `resnet34`, `resnet50` or `convnet8`.
@@ -75,8 +75,8 @@ def _stem(width: int, stem: str) -> tuple[keras.KerasTensor, keras.KerasTensor]:
     if width < 1:
         raise ValueError(f"width must be at least 1, not {width}")
     images = keras.Input((None, None, 3), name="images")
-    # Center and scale alike for all data: the first normalization layer makes a data set's own
-    # constants redundant, and a served model needs none.
+    # The same center and scale for all data: the first normalization layer makes the constants of
+    # a data set redundant, and a served model needs none.
     x = layers.Rescaling(4.0, offset=-2.0, name="rescale")(images)
     kernel, stride = (3, 1) if stem == "cifar" else (7, 2)
     x = layers.ReLU(name="stem_relu")(_conv_norm(x, width, kernel, stride, "stem"))
@@ -88,7 +88,7 @@ def _stem(width: int, stem: str) -> tuple[keras.KerasTensor, keras.KerasTensor]:
 def _conv_norm(
     x: keras.KerasTensor, channels: int, kernel: int, stride: int, name: str, *, pool: int = 1
 ) -> keras.KerasTensor:
-    """Convolution without bias, the greatest of each `pool` x `pool` values, batch norm."""
+    """Convolution without bias, `pool` x `pool` max-pooling, batch norm."""
     x = Convolution(
         channels,
         kernel,
@@ -115,9 +115,9 @@ def _block(
     shortcut = x
     if stride != 1 or x.shape[-1] != outputs:
         if stride != 1:
-            # Every other pixel first, then a convolution without a stride: the same numbers. With
-            # one, oneDNN's AVX2 kernel for the filter's gradient has a race where channels are
-            # few: 11 of 60 gradients of [698, 8, 8, 2] -> [698, 4, 4, 4] were wrong, by up to 37 %.
+            # Every other pixel first, then a convolution without stride: the same numbers. With a
+            # stride, oneDNN's AVX2 kernel for the filter's gradient has a race for few channels:
+            # 11 of 60 gradients of [698, 8, 8, 2] -> [698, 4, 4, 4] were wrong, by up to 37 %.
             shortcut = layers.AveragePooling2D(1, stride, padding="same", name=f"{name}_skip")(x)
         shortcut = _conv_norm(shortcut, outputs, 1, 1, f"{name}_shortcut")
     for position, (kernel, step, filters) in enumerate(plan, start=1):

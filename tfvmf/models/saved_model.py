@@ -1,9 +1,8 @@
-"""SavedModels from elsewhere: what they would do is read before anything of them is loaded.
+"""Loads SavedModels from elsewhere, after checking their operations.
 
-A SavedModel is a program of operations: some read and write files, open connections or call Python,
-as soon as the model is loaded or called. `load_saved_model` refuses a model with any operation that
-is not in `allowed_ops.txt`. This is no sandbox: it keeps out what TensorFlow lets a model do, not
-what a mistake in TensorFlow would.
+A SavedModel is a program. Some operations read and write files, open connections or call Python
+when the model is loaded or called. `load_saved_model` rejects any operation that is not in
+`allowed_ops.txt`. This is not a sandbox: it does not protect against bugs in TensorFlow.
 """
 
 import functools
@@ -18,16 +17,13 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from tfvmf.errors import UserError
 from tfvmf.files import literal
 
-_SHOWN = 8  # operations in a message
-# `tf.saved_model.save` adds two functions with these, which TensorFlow Serving calls.
+_SHOWN = 8  # operations named in a message
+# `tf.saved_model.save` adds two functions with these, for TensorFlow Serving.
 _CHECKPOINT_OPS = frozenset(["MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"])
 
 
 def load_saved_model(path: str | os.PathLike[str], *, trust_model: bool = False) -> Any:
-    """`tf.saved_model.load`; UserError if the model contains operations that are not allowed.
-
-    With `trust_model` it is loaded whatever it contains: it may do all that this process may do.
-    """
+    """`tf.saved_model.load` of allowed operations; UserError for others, unless `trust_model`."""
     refused = [] if trust_model else sorted(refused_ops(path))
     if refused:
         more = f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
@@ -39,12 +35,12 @@ def load_saved_model(path: str | os.PathLike[str], *, trust_model: bool = False)
     try:
         with literal(path) as place:
             return tf.saved_model.load(place)
-    except Exception as error:  # whatever an unknown graph raises
+    except Exception as error:  # an unknown graph can raise anything
         raise UserError(f"{path} cannot be loaded as a SavedModel: {str(error)[:160]}") from error
 
 
 def input_shape(path: str | os.PathLike[str]) -> list[int | None] | None:
-    """Shape of the only input of `serving_default`, None where there is none. Nothing is run."""
+    """Shape of the only input of `serving_default`, or None. Nothing is run."""
     for graph in _read(path).meta_graphs:
         inputs = list(graph.signature_def["serving_default"].inputs.values())
         if len(inputs) == 1 and not inputs[0].tensor_shape.unknown_rank:
@@ -55,19 +51,19 @@ def input_shape(path: str | os.PathLike[str]) -> list[int | None] | None:
 def _read(path: str | os.PathLike[str]) -> saved_model_pb2.SavedModel:
     """The file of a SavedModel, as data."""
     file, model = pathlib.Path(path) / "saved_model.pb", saved_model_pb2.SavedModel()
-    if not file.is_file():  # TensorFlow would take saved_model.pbtxt instead
+    if not file.is_file():  # TensorFlow would load saved_model.pbtxt instead
         raise UserError(f"{path} is not a SavedModel (no file saved_model.pb)")
     try:
         model.ParseFromString(file.read_bytes())
-    except Exception as error:  # protobuf's own, or the file system's
+    except Exception as error:  # from protobuf or the file system
         raise UserError(f"{path} cannot be loaded: {file.name} is damaged ({error})") from error
     return model
 
 
 def refused_ops(path: str | os.PathLike[str]) -> set[str]:
-    """Names of the operations of a SavedModel that are not allowed. Nothing is executed."""
+    """Names of the operations of a SavedModel that are not allowed. Nothing is run."""
     model = _read(path)
-    # Otherwise TensorFlow 1's loader is used, which runs nodes of the graph itself.
+    # Otherwise TensorFlow 1's loader is used, which itself runs nodes of the graph.
     single = len(model.meta_graphs) == 1
     found: set[str] = set()
     for graph in model.meta_graphs:
@@ -82,19 +78,19 @@ def refused_ops(path: str | os.PathLike[str]) -> set[str]:
 
 @functools.cache
 def allowed_ops() -> frozenset[str]:
-    """Names of the operations that a model from elsewhere may contain."""
+    """Names of the operations that an external model may contain."""
     text = importlib.resources.files("tfvmf.models") / "allowed_ops.txt"
     lines = text.read_text(encoding="utf-8").splitlines()
     return frozenset(" ".join(line for line in lines if not line.startswith("#")).split())
 
 
 def _uncalled_savers(graph: meta_graph_pb2.MetaGraphDef) -> set[str]:
-    """Functions that read or write checkpoints and that no object or other function mentions."""
+    """Functions that read or write checkpoints and that no object or function refers to."""
     library = graph.graph_def.library
     savers, others = set(), [graph.object_graph_def, *library.gradient]
     for function in library.function:
         saves = any(node.op in _CHECKPOINT_OPS for node in function.node_def)
-        # A function may also be put in the place of another that implements the same.
+        # A function may also replace another that implements the same.
         if saves and not any("implements" in name for name in function.attr):
             savers.add(function.signature.name)
         else:

@@ -12,8 +12,8 @@ _HERE = pathlib.Path(__file__).parent
 
 
 def render(template: str, **values: Any) -> str:
-    """A page, as HTML, from a template of this folder. All values are text: Jinja2 escapes them."""
-    # Strict: a name that the template misspells is an error, not a blank.
+    """A page as HTML, from a template of this folder. All values are text: Jinja2 escapes them."""
+    # Strict: a misspelled name in a template is an error, not a blank.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -27,16 +27,16 @@ def render(template: str, **values: Any) -> str:
 
 
 def address(content: bytes, kind: str = "png") -> str:
-    """A picture as an address that holds it."""
+    """A picture as a data URL."""
     return f"data:image/{kind};base64," + base64.b64encode(content).decode("ascii")
 
 
 def _script(name: str) -> markupsafe.Markup:
-    """A script of this folder: code of ours or of a library, never of data."""
+    """A script of this folder, from us or a library, never from data."""
     return markupsafe.Markup((_HERE / name).read_text(encoding="utf-8"))
 
 
 def _script_hash(name: str) -> str:
-    """What a page's policy calls that script: no other one runs."""
+    """The hash by which a page's policy permits only that script."""
     digest = hashlib.sha256(_script(name).encode("utf-8")).digest()
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-# Imported when first used: the settings of `FitKappa` are read without TensorFlow.
+# Imported on first use: the settings of `FitKappa` are read without TensorFlow.
 _MODULES = {
     "Decision": "decision",
     "Familiarity": "familiarity",

@@ -1,8 +1,7 @@
 """Training on vectors of views that were embedded once: an epoch takes seconds.
 
-The forward passes of a frozen encoder are nearly all the work of fitting a head to it. With cached
-views they are done once; a step then draws, for each image, among its views. Features that were
-cached elsewhere are the same, without the images.
+Forward passes of a frozen encoder are nearly all the work of fitting a head. With cached views they
+are done once, and a step draws among them. Features cached elsewhere work the same way.
 """
 
 import concurrent.futures
@@ -47,9 +46,9 @@ class CachedViews:
     """Vectors of several views of each image.
 
     Attributes:
-        array: float32 [N, V, D], in memory or on disk; first the image itself, if it is there.
+        array: float32 [N, V, D], in memory or on disk; the image itself comes first, if present.
         ordinary: Number of ordinary views of each image.
-        wide: Number of damaged views (`damaged_views`), which come after the ordinary ones.
+        wide: Number of damaged views (`damaged_views`), after the ordinary ones.
         places: Row of each image in `array` [N], if that is on disk in another order.
     """
 
@@ -80,10 +79,9 @@ class CachedViews:
 
 
 def view_kinds(method: Method, *, ordinary: int, wide: int, whole: int = 0) -> list[ViewKind]:
-    """What a step draws of cached views, in the order that the method expects.
+    """The draws of a step from cached views, in the order that the method expects.
 
-    `whole` is 1 where the image itself is in the first column; then half of the damaged views are
-    wide ones, and the others small crops.
+    If the image itself is in the first column (`whole` is 1), half of the damaged views are crops.
     """
     kinds: list[ViewKind] = [(Draw(0, 1, 1), 1)] * whole
     kinds.append((Draw(whole, ordinary, 2), 2))
@@ -98,28 +96,14 @@ def view_kinds(method: Method, *, ordinary: int, wide: int, whole: int = 0) -> l
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """Draws views of an image out of its cached ones, each a different one.
-
-    Attributes:
-        first: Column of the first view to draw from.
-        views: Number of views to draw from.
-        count: Number of views drawn of each image, 1 or 2.
-    """
+    """Draws `count` (1 or 2) different views of an image from the `views` columns at `first`."""
 
     first: int
     views: int
     count: int
 
     def __call__(self, vectors: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        """The drawn views, as a step of training asks for them.
-
-        Args:
-            vectors: [count * B, V, D], the same images `count` times.
-            seeds: int32 [count * B, 2].
-
-        Returns:
-            [count * B, D].
-        """
+        """Vectors [count * B, V, D], `count` copies of a batch -> views drawn [count * B, D]."""
         drawn = tf.split(counter_random.uniforms(seeds, 1)[:, 0], self.count)
         columns = [_below(drawn[0], self.views)]
         if self.count == 2:
@@ -128,7 +112,7 @@ class Draw:
 
 
 def _below(uniform: tf.Tensor, limit: int) -> tf.Tensor:
-    """Integers [B] from 0 to limit - 1 out of numbers [B] in [0, 1)."""
+    """Maps numbers [B] in [0, 1) to integers [B] from 0 to limit - 1."""
     return tf.minimum(tf.cast(uniform * limit, tf.int32), limit - 1)
 
 
@@ -136,7 +120,7 @@ def _below(uniform: tf.Tensor, limit: int) -> tf.Tensor:
 
 
 def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
-    """Views of the run's images, embedded once; the run is monitored on images as always."""
+    """Views of the run's images, embedded once; the run is monitored on images."""
     sources = load_sources(config)
     images, source = image_inputs(config, sources), sources[0]
     if source.size > (most := config.fit_kappa.max_images):
@@ -144,7 +128,7 @@ def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
         source = source.subset(np.sort(rows))
     ordinary = config.fit_kappa.cache_views
     wide = ordinary if config.concentration.view_kind == "wide" else 0
-    # What a run that is finished reads.
+    # For a run that is already finished.
     embedded = [CachedViews(np.zeros((1, 1, 1), np.float32), 1, 0)]
 
     def prepare(method: Method) -> None:
@@ -161,10 +145,9 @@ def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
 
 
 def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int) -> CachedViews:
-    """Embeds every image and views of it (`FitKappa.to_cache`), or finds those of an earlier fit.
+    """Embeds every image and views of it (`FitKappa.to_cache`), or loads those of an earlier fit.
 
-    The views are a function of the run's seed and of the image's index. What does not fit
-    `data.memory_limit_gib` stays on disk.
+    They depend on the run's seed and the index; above `data.memory_limit_gib` they stay on disk.
     """
     config = method.config
     augmentation = augmentation_from_config(config)
@@ -183,7 +166,7 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
     wide_views, crops = damaged_views(augmentation, source.native_size)
     embeds = [embedding(whole_images), *[embedding(augmentation)] * ordinary]
     embeds += [embedding(wide_views)] * (wide - wide // 2) + [embedding(crops)] * (wide // 2)
-    # In a random order: a folder lists class after class, and wide views mix images of a batch.
+    # In random order: a folder lists class after class, and wide views mix images of a batch.
     order = np.random.default_rng(config.seed).permutation(source.size).astype(np.int32)
 
     def embedded(rows: np.ndarray) -> np.ndarray:
@@ -193,7 +176,7 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
 
     def chunks() -> Iterator[np.ndarray]:
         parts = np.array_split(order, -(-source.size // _BATCH))
-        # Two at a time: a core that has done its part of an operation takes up the other batch.
+        # Two at a time: a core that has finished its part of an operation works on the other batch.
         pool = concurrent.futures.ThreadPoolExecutor(2)
         try:
             with Progress(source.size, unit="image", description="embedding views") as progress:
@@ -217,7 +200,7 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
 
 
 def _identity(method: FitKappa, source: data.Source, ordinary: int, wide: int) -> str:
-    """A hash of all that views of a source depend on: images, views, weights, choice of layers."""
+    """A hash of what views depend on: images, settings, weights, choice of layers."""
     config = method.config
     frozen = models.frozen_outputs(method.encoder)
     chosen = ["0.2 with crops", config.seed, config.data.image_size, config.concentration.levels]
@@ -234,7 +217,7 @@ def _identity(method: FitKappa, source: data.Source, ordinary: int, wide: int) -
 
 
 def feature_inputs(config: ml_collections.ConfigDict) -> Inputs:
-    """Features that were cached elsewhere; the run is monitored on those of held-out images."""
+    """Features cached elsewhere; the run is monitored on those of held-out images."""
     path = config.fit_kappa.model
     train, held_out = load_features(path, memory_limit=memory_limit(config))
     count = train.ordinary + train.wide
@@ -256,20 +239,20 @@ class FeatureMonitor:
         self._method, self._vectors = method, features.array[:, : features.ordinary]
 
     def __call__(self) -> dict[str, float]:
-        """Mean and spread of kappa, spread of mu, and how far kappa is from what it estimates."""
+        """Mean and spread of kappa, spread of mu, and the error of kappa's prediction."""
         count, views, length = self._vectors.shape
         outputs = self._method.encoder(self._vectors.reshape(-1, length), training=False)
         kappa = outputs["concentration"].numpy()
         mu = outputs["mean_direction"].numpy().reshape(count, views, -1)
         cosines = np.einsum("nvd,nwd->nvw", mu, mu)
-        others = (cosines.sum(axis=2) - 1.0) / (views - 1)  # of each view with the other views
+        others = (cosines.sum(axis=2) - 1.0) / (views - 1)  # of each view with the others
         values = {
             "eval_kappa": float(kappa.mean()),
             "eval_kappa_std": float(kappa.std()),
             "eval_cosine": float(others.mean()),
             **spread(mu.reshape(count * views, -1)),
         }
-        with contextlib.suppress(ValueError):  # with weights that give kappa no scale
+        with contextlib.suppress(ValueError):  # with weights for which kappa has no scale
             predicted = self._method.predicted_cosine(outputs["concentration"]).numpy()
             values["eval_error"] = float(np.abs(predicted - others.ravel()).mean())
         return values
@@ -284,17 +267,10 @@ def inspect_cached_features(path: str | os.PathLike[str]) -> tuple[int, bool]:
 def load_features(
     path: str | os.PathLike[str], *, memory_limit: int
 ) -> tuple[CachedViews, CachedViews]:
-    """Reads cached features from a NumPy archive.
+    """Reads cached features from a NumPy archive: those for training, and those for monitoring.
 
-    `features` [N, K, F]: features of K >= 2 ordinary views of each of N images. `wide` [N, W, F],
-    if it is there: features of views that are damaged in some way, of the same images.
-
-    Args:
-        path: The archive.
-        memory_limit: Bytes that each array may take as float32.
-
-    Returns:
-        Features to train on, and those of held-out images: one in ten, by a hash of its index.
+    `features` [N, K, F] has K >= 2 ordinary views of each of N images, the optional `wide`
+    [N, W, F] damaged views of the same images. A hash of the index holds out one image in ten.
     """
     archive = Archive(os.fspath(path))
     parts = [_read(archive, "features", least=2, limit=memory_limit)]
@@ -316,7 +292,7 @@ def load_features(
 
 
 def _checked(archive: Archive, key: str, *, least: int) -> tuple[int, ...]:
-    """The shape [N, V, F] of an array that can be used."""
+    """The shape [N, V, F] of an array, if it is valid."""
     where = f"{archive.path}: '{key}'"
     if key not in archive.keys:
         raise UserError(
@@ -347,7 +323,7 @@ def _read(archive: Archive, key: str, *, least: int, limit: int) -> np.ndarray:
 
 
 def _check_memory(shape: tuple[int, ...], limit: int, where: str, remedy: str) -> None:
-    """Refuses float32 vectors of a shape that would take more than `limit` bytes."""
+    """Raises UserError if float32 vectors of a shape would take more than `limit` bytes."""
     needed = 4 * math.prod(shape)
     if needed > limit:
         raise UserError(

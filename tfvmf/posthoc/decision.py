@@ -1,4 +1,4 @@
-"""Accept or reject, with a guarantee: conformal p-values of kappa and familiarity, joined."""
+"""Accept or reject, with a guarantee: conformal p-values of kappa and familiarity, combined."""
 
 import dataclasses
 
@@ -8,37 +8,34 @@ import tensorflow as tf
 from tfvmf.errors import UserError
 
 _LEAST = 20
-# One calibration image in so many makes the p-values. Of two, the rank would be among fewer images:
-# false rejections scattered by 0.9 instead of 0.3 % over five divisions, and nothing was better.
+# One in this many calibration images makes the p-values. With one in two, fewer would be left for
+# the rank: over five splits, false rejections varied by 0.9 instead of 0.3 %, for no gain.
 _SHARE = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Decision:
-    """Turns concentration and familiarity into one confidence, and a confidence into a decision.
+    """Combines concentration and familiarity into one confidence, and decides by it.
 
     A quarter of the calibration images turns each score into a p-value,
 
         p(x) = (1 + #{calibration images with a score <= x}) / (n + 1),
 
-    and t = log p_kappa + log p_familiarity joins them. Below all calibration images log p goes on
-    falling, by one for each standard deviation: otherwise a few calibration images that are below
-    this quarter by a hair would tie with the strangest image there is. The rank of t among the
-    others is again a conformal p-value, whatever t is:
+    combined as t = log p_kappa + log p_familiarity. Below all calibration images, log p falls by
+    one per standard deviation; otherwise images just below this quarter would tie with the most
+    unusual image. The rank of t among the other images is again a conformal p-value, for any t:
 
         confidence = (1 + #{calibration images with t <= t(x)}) / (m + 1)
         accept     = confidence > alpha
 
-    If x and the calibration images come from the same distribution, in any order with the same
-    probability, then confidence <= alpha has a probability of at most alpha, for every m and
-    whatever the scores are. The probability is over x *and* the calibration images; for one
-    calibration the share of rejected images scatters around alpha by about sqrt(alpha / m).
+    If x and the calibration images are exchangeable, confidence <= alpha has a probability of at
+    most alpha, for every m and any scores. The probability is over x *and* the calibration images;
+    for one calibration the share of rejected images varies around alpha by about sqrt(alpha / m).
 
     Attributes:
         concentration: float32 [n], ascending: kappas of the quarter.
-        familiarity: float32 [n], ascending: familiarities of the quarter; [0] where the model has
-            none.
-        joined: float32 [m], ascending: t of the others.
+        familiarity: float32 [n], ascending: familiarities of the quarter; [0] if there are none.
+        joined: float32 [m], ascending: t of the other images.
         alpha: Share of in-distribution images that may be rejected.
     """
 
@@ -65,14 +62,7 @@ class Decision:
         alpha: float = 0.05,
         seed: int = 0,
     ) -> "Decision":
-        """Calibrates on images that neither trained the encoder nor judge it.
-
-        Args:
-            concentration: [N], of calibration images.
-            familiarity: [N], or None.
-            alpha: See above.
-            seed: Seed of the division.
-        """
+        """Calibrates on scores [N] of images that neither train nor evaluate the encoder."""
         size = len(concentration)
         if size < _LEAST:
             raise UserError(f"{size} calibration images: at least {_LEAST} are needed")
@@ -104,7 +94,7 @@ class Decision:
 
 
 def _joined(tables: list[np.ndarray], scores: list[tf.Tensor]) -> tf.Tensor:
-    """The sum of the logarithms of the scores' p-values [B], with tails."""
+    """The sum of the log p-values [B] of the scores, with tails."""
     parts = []
     for table, score in zip(tables, scores, strict=True):
         score = _finite_or_below(score)
@@ -114,13 +104,13 @@ def _joined(tables: list[np.ndarray], scores: list[tf.Tensor]) -> tf.Tensor:
 
 
 def _finite_or_below(score: tf.Tensor) -> tf.Tensor:
-    """Scores [B] in float32; what is not a number is below all."""
+    """Scores [B] in float32; NaN becomes the lowest."""
     score = tf.cast(score, tf.float32)
     return tf.where(tf.math.is_nan(score), -np.inf, score)
 
 
 def _p_value(table: np.ndarray, score: tf.Tensor) -> tf.Tensor:
     """(1 + #{table <= score}) / (n + 1) of scores [B]."""
-    # Plain comparisons: other loaders of an export do not know a search in sorted values.
+    # Plain comparisons: other loaders of an export do not support searching in sorted values.
     lower = tf.cast(tf.constant(table, tf.float32) <= score[:, None], tf.float32)
     return (1.0 + tf.reduce_sum(lower, axis=1)) / (len(table) + 1.0)

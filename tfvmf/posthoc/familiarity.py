@@ -1,7 +1,7 @@
-"""How familiar an image is: the density of its embedding under the training images, label-free.
+"""How familiar an image is: the density of its embedding among training images, without labels.
 
-kappa says how well two views of an image agree. A clear picture of something that was never seen
-agrees with itself, so kappa alone calls it certain. Familiarity is the other half.
+kappa says how well two views of an image agree. Views of a clear image of something new agree too,
+so kappa alone calls it certain. Familiarity complements it.
 """
 
 import dataclasses
@@ -13,37 +13,36 @@ from sklearn.covariance import ledoit_wolf
 from tfvmf.errors import UserError
 
 _NEIGHBORS = 10.0  # median number of training images that make up a density; studies/familiarity
-_LEFT_OUT = 10  # one image in so many is in neither density, and says what their values are like
-_SOFTNESS = 0.3  # of 0.03, 0.1, 0.3, 1 and none; studies/familiarity
+_LEFT_OUT = 10  # one image in this many is in neither density, and gives their mean and deviation
+_SOFTNESS = 0.3  # best of 0.03, 0.1, 0.3, 1 and none; studies/familiarity
 _LEAST = 20
-_BYTES = 10_000_000  # of all arrays
-_MOST_KERNELS = 4096  # more cost a small encoder over 5 % of its forward pass
-_MOST_LEVELS = 1536  # numbers of the levels that are looked at: their matrix is half of the bytes
+_BYTES = 10_000_000  # maximum size of all arrays
+_MOST_KERNELS = 4096  # more would cost a small encoder over 5 % of its forward pass
+_MOST_LEVELS = 1536  # maximum number of levels used: their matrix takes half of the bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Familiarity:
-    """The sum of two log densities, each standardized on training images that did not make it.
+    """The sum of two log densities, each standardized on other training images.
 
         familiarity(x) = z(log sum_i exp(bandwidth * u . b_i)) + z(-|W (a - center)|^2 / 2)
 
-    u are the features of x at unit length, b_i those of a bank of training images: a mixture of von
-    Mises-Fisher kernels of one bandwidth, which knows what images show. a = arcsinh(l / softness)
-    are the levels (mean and deviation of channels of every stage) on a scale that is nearly
-    logarithmic, so that an unusually small deviation counts as much as a large one: a Gaussian with
-    a shrunk covariance, which knows what images look like. Models without levels have the first
-    part alone. z subtracts the mean and divides by the standard deviation, so a training image has
-    a familiarity around 0.
+    The first is about what an image shows: u are the unit-length features of x, b_i those of a bank
+    of training images, for a mixture of von Mises-Fisher kernels with one bandwidth. The second is
+    about what it looks like: a = arcsinh(l / softness) are the levels (mean and deviation of each
+    stage's channels) on a nearly logarithmic scale, so that unusually small deviations count as
+    much as large ones, under a Gaussian with a shrunk covariance. Models without levels have only
+    the first part. z standardizes to mean 0 and deviation 1, so training images are around 0.
 
     Attributes:
         bank: float16 [M, F], rows of unit length.
         bandwidth: The concentration of the kernels.
-        columns: int32 [K]: which of the levels are looked at, up to 1,536; K is 0 without levels.
+        columns: int32 [K]: the levels used, at most 1,536; K is 0 without levels.
         softness: float32 [K], 0.3 of their standard deviations.
         center: float32 [K], the mean of a.
         scale: float32 [K], its standard deviations.
         whitening: float16 [K, K]: (a - center) / scale @ whitening has an identity covariance.
-        reference: float32 [2, 2]: for each log density its mean and standard deviation.
+        reference: float32 [2, 2]: mean and standard deviation of each log density.
     """
 
     bank: np.ndarray
@@ -64,13 +63,9 @@ class Familiarity:
         bank_size: int = 0,
         seed: int = 0,
     ) -> "Familiarity":
-        """Fits both densities in one pass over embeddings of training images.
+        """Fits both densities to features [N, F] and levels [N, L] of training images.
 
-        Args:
-            features: [N, F].
-            levels: [N, L], or None.
-            bank_size: Number of kernels; by default up to 4,096, and 10 MB with all the rest.
-            seed: Seed of the choice of images for the bank.
+        `bank_size` is the number of kernels; by default at most 4,096, and 10 MB for all arrays.
         """
         size = len(features)
         if size < _LEAST:
@@ -120,7 +115,7 @@ class Familiarity:
         return dataclasses.replace(fitted, reference=np.array(reference, np.float32))
 
     def __call__(self, features: tf.Tensor, levels: tf.Tensor | None = None) -> tf.Tensor:
-        """Features [B, F] and levels [B, L] -> familiarity [B]; -inf where they are not finite."""
+        """Features [B, F] and levels [B, L] -> familiarity [B]; -inf if they are not finite."""
         values = tf.stack(self.log_densities(features, levels), axis=1)
         mean, deviation = self.reference.T
         total = tf.reduce_sum((values - mean) / deviation, axis=1)
@@ -144,16 +139,15 @@ class Familiarity:
 
 
 def _asinh(x: tf.Tensor) -> tf.Tensor:
-    """tf.math.asinh, in operations that LiteRT has."""
+    """tf.math.asinh, in operations that LiteRT supports."""
     return tf.sign(x) * tf.math.log(tf.abs(x) + tf.sqrt(tf.square(x) + 1.0))
 
 
 def _bandwidth(cosines: np.ndarray) -> float:
     """The bandwidth at which a median of `_NEIGHBORS` kernels make up a density.
 
-    That number is the exponential of the entropy of their shares, and falls as the bandwidth
-    grows. The leave-one-out likelihood is no guide: features fill few of their dimensions, and
-    it prefers kernels so narrow that a single image decides.
+    That number is exp(entropy) of their shares, and falls as the bandwidth grows. The leave-one-out
+    likelihood would prefer kernels so narrow that a single image decides.
     """
     low, high = 1.0, 1e4
     target = min(_NEIGHBORS, cosines.shape[1] / 4)
@@ -167,7 +161,7 @@ def _bandwidth(cosines: np.ndarray) -> float:
 
 
 def _gaussian(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean [L], standard deviation [L], and the whitening [L, L] of the standardized rest."""
+    """Mean [L], standard deviation [L], and the whitening [L, L] of the standardized levels."""
     if not levels.shape[1]:
         return np.zeros(0, np.float32), np.ones(0, np.float32), np.zeros((0, 0), np.float16)
     center = levels.mean(axis=0, dtype=np.float64)

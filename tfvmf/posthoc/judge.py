@@ -1,7 +1,7 @@
-"""What a run says of an image beside direction and concentration: familiar or not, accept or not.
+"""A run's judge of images: are they familiar, and should they be accepted?
 
-A run directory keeps its judge in `judge.npz`: how familiar an image is, fitted to training images,
-and the decision, calibrated on images that the run kept for that (`config.data.reserve`).
+A run directory keeps it in `judge.npz`. Familiarity is fitted to training images. The decision is
+calibrated on images that the run held back for that (`config.data.reserve`).
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ from tfvmf.progress import Progress
 from tfvmf.training import run_directory
 
 FILE = "judge.npz"  # in a run directory
-_TRAINING, _CALIBRATION = 10_000, 5_000  # images that are looked at, at most
+_TRAINING, _CALIBRATION = 10_000, 5_000  # maximum number of images
 _CHUNK = 1000
 _PARTS = {"familiarity": Familiarity, "decision": Decision}
-# What is in the file: the axes of each array, a letter for each length; numbers are float.
+# The file's arrays with their axes, one letter per length; numbers are float.
 _AXES = {
     **{"familiarity.bank": "MF", "familiarity.bandwidth": "", "familiarity.columns": "K"},
     **{"familiarity.softness": "K", "familiarity.center": "K", "familiarity.scale": "K"},
@@ -41,19 +41,19 @@ _AXES = {
 _KINDS = {"familiarity.columns": "i", "step": "i", "images": "i", "source": "U"}
 _ASCENDING = ("decision.concentration", "decision.familiarity", "decision.joined")
 _POSITIVE = tuple(f"familiarity.{x}" for x in ("bandwidth", "softness", "scale", "reference"))
-_BYTES = 2**28  # of all arrays; what `fit_judge` makes has 10 MB
+_BYTES = 2**28  # of all arrays; those of `fit_judge` have 10 MB
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Judge:
-    """A familiarity and a decision, of one encoder.
+    """A familiarity and a decision for one encoder.
 
     Attributes:
-        familiarity: Familiarity of features and levels.
-        decision: Decision from concentration and familiarity.
-        step: The step of training at which the encoder was.
-        source: The calibration images in words.
-        images: How many there were.
+        familiarity: Maps features and levels to a familiarity.
+        decision: Maps concentration and familiarity to a decision.
+        step: The encoder's training step.
+        source: Description of the calibration images.
+        images: Number of calibration images.
     """
 
     familiarity: Familiarity
@@ -63,14 +63,10 @@ class Judge:
     images: int = 0
 
     def __call__(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Judges a batch, eagerly or in a graph.
+        """Judges a batch, eagerly or in a graph: `familiarity`, `confidence`, `accept`, each [B].
 
-        Args:
-            outputs: What `models.with_levels(encoder)` gives: `features` [B, F], `concentration`
-                [B] and, where the encoder has levels, `levels` [B, L]; arrays or tensors.
-
-        Returns:
-            `familiarity` float32 [B], `confidence` float32 [B] in (0, 1] and `accept` bool [B].
+        `outputs` of `models.with_levels(encoder)` are arrays or tensors: `features` [B, F],
+        `concentration` [B] and, if the encoder has levels, `levels` [B, L].
         """
         familiarity = self.familiarity(outputs["features"], outputs.get("levels"))
         decided = self.decision(outputs["concentration"], familiarity)
@@ -81,13 +77,13 @@ class Judge:
         return dataclasses.replace(self, decision=dataclasses.replace(self.decision, alpha=alpha))
 
     def describe(self) -> dict[str, Any]:
-        """What it was calibrated on, for the card of an export."""
-        ranks = len(self.decision.joined)  # what a confidence is a rank among
+        """The calibration, for the card of an export."""
+        ranks = len(self.decision.joined)  # the number of ranks behind a confidence
         facts = {"source": self.source, "images": self.images, "ranks": ranks}
         return {**facts, "alpha": self.decision.alpha}
 
     def save(self, workdir: str | os.PathLike[str]) -> None:
-        """Writes `judge.npz`, plain arrays; it appears whole or not at all."""
+        """Writes `judge.npz` atomically, as plain arrays."""
         arrays = {
             f"{part}.{name}": value
             for part in _PARTS
@@ -101,10 +97,9 @@ class Judge:
 def fit_judge(
     workdir: str | os.PathLike[str], *, alpha: float = 0.05, trust_model: bool = False
 ) -> Judge | None:
-    """Fits the judge of a trained run at its newest checkpoint, and keeps it in the run.
+    """Fits the judge of a trained run at its newest checkpoint, and stores it in the run.
 
-    Familiarity sees up to 10,000 of the images that the run was trained on, the decision up to
-    5,000 of its reserve. A run without a reserve gets none, and one line says so.
+    Uses up to 10,000 training images, and 5,000 of the reserve, without which there is no judge.
     """
     workdir = pathlib.Path(workdir).expanduser()
     config, _ = run_directory.read(workdir)
@@ -133,15 +128,9 @@ def make_judge(
     alpha: float = 0.05,
     familiarity: Familiarity | None = None,
 ) -> Judge:
-    """The judge of an encoder.
+    """The judge of a method's encoder, calibrated on unseen images.
 
-    Args:
-        config: Settings of its run.
-        method: Holds the encoder.
-        calibration: Images that it was neither trained nor is judged on.
-        step: See `Judge`.
-        alpha: See `Decision`.
-        familiarity: By default it is fitted to the run's training images.
+    By default `familiarity` is fitted to the run's training images. `alpha`: see `Decision`.
     """
     embedder = inference.Embedder(models.with_levels(method.encoder))
     if familiarity is None:
@@ -164,7 +153,7 @@ def make_judge(
 
 
 def refuse_overlap(config: ml_collections.ConfigDict, calibration: data.Source) -> None:
-    """Refuses calibration images that the run was trained on or is judged on, by their pixels."""
+    """Raises UserError if calibration images are also training or test images, by their pixels."""
     found = _hashes(calibration)
     judged = config.data.eval_source or config.data.source
     for use, spec, split in (
@@ -190,7 +179,7 @@ def _hashes(source: data.Source) -> set[bytes]:
 def _embed(
     embedder: inference.Embedder, source: data.Source, limit: int, what: str
 ) -> inference.Embeddings:
-    """Outputs on up to `limit` images of a source, drawn without regard to labels."""
+    """Outputs on up to `limit` images of a source, sampled without regard to labels."""
     rows = np.random.default_rng(0).permutation(source.size)[:limit]
     parts = []
     with Progress(len(rows), unit="image", description=what) as bar:
@@ -208,16 +197,7 @@ def load(
     step: int | None = None,
     encoder: keras.Model | None = None,
 ) -> Judge | None:
-    """The judge that a run directory keeps, or None where it keeps none.
-
-    Args:
-        workdir: The run directory.
-        step: The step of the checkpoint that is used; None where the judge is of another.
-        encoder: What it is to judge.
-
-    Raises:
-        UserError: The file is damaged, a stranger's, or of another encoder.
-    """
+    """The judge in a run directory (at `step`, of `encoder`), or None; UserError if damaged."""
     path = pathlib.Path(workdir).expanduser() / FILE
     if not os.path.lexists(path):
         return None
@@ -242,7 +222,7 @@ def load(
 
 
 def _read(archive: Archive) -> dict[str, Any]:
-    """All values of a judge, by name; what the headers promise is checked before they are read."""
+    """All values of a judge by name; headers are checked before arrays are read."""
     sizes, total = {"D": 2}, 0
     for key, axes in _AXES.items():
         shape, dtype = archive.header(key)

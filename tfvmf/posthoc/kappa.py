@@ -1,4 +1,4 @@
-"""A concentration head for an encoder that stays as it is: minutes instead of a training."""
+"""Fits a concentration head to a frozen encoder, in minutes instead of a full training."""
 
 import functools
 import itertools
@@ -28,15 +28,15 @@ from tfvmf.training.checkpoints import load_method
 from tfvmf.training.inputs import Inputs, image_inputs, load_sources
 from tfvmf.training.strategies import split_processor
 
-_CACHED_VIEWS = 2  # of each image, and as many damaged ones
-_STEPS = 400  # of training at least (docs/kappa.md)
-_EPOCHS = 2  # at least, on new views
-# What Keras and TensorFlow put around the message of an operation.
+_CACHED_VIEWS = 2  # ordinary views per image, and as many damaged ones
+_STEPS = 400  # minimum number of training steps (docs/kappa.md)
+_EPOCHS = 2  # minimum, with new views
+# Text that Keras and TensorFlow add around an operation's message.
 _NOISE = re.compile(
     r"\x1b\[\d+m|Exception encountered when calling \S+ |Graph execution error: .*unavailable> "
 )
-_CROP = 0.6  # least area of a view
-_OF_MODELS = ("feature_layer", "input_range", "level_layers", "weights")  # not of runs
+_CROP = 0.6  # minimum area of a view
+_OF_MODELS = ("feature_layer", "input_range", "level_layers", "weights")  # not for runs
 
 
 def fit_kappa(
@@ -48,36 +48,35 @@ def fit_kappa(
     logical_devices: int = 0,
     trust_model: bool = False,
 ) -> dict[str, float]:
-    """Trains a new concentration head; the directions stay bit-for-bit what they are.
+    """Trains a new concentration head; the directions stay bit-for-bit the same.
 
-    The result is a run directory like any other: it is evaluated, exported and resumed as such.
-    (Cached features give a head without an encoder: it is exported, and no suite measures it.)
+    The result is an ordinary run directory: it can be evaluated, exported and resumed. (Cached
+    features give a head without an encoder, which can be exported but not evaluated.)
 
     Args:
-        model: What is frozen: a run directory, a backbone (`applications:NAME`, `hub:PRESET`, a
-            `.keras` file), the directory of a SavedModel, or cached features in an `.npz` file
+        model: The frozen model: a run directory, a backbone (`applications:NAME`, `hub:PRESET`,
+            a `.keras` file), the directory of a SavedModel, or cached features in an `.npz` file
             (`cached.load_features`).
         workdir: Run directory of the result.
-        config: Data, views and optimization where the model is not a run; those of
-            `configs/photos.py` by default, with images of 224x224 if the model takes any size.
-        changes: Dotted settings in which the result differs from the model's run or from
-            `config`, and from what is best for a head (`fit_config`): wide views, all levels, two
-            ordinary and two damaged views that are embedded once, and 400 steps of Adam on them. A
-            model from elsewhere gets images of its own size; its further settings are
-            `model.feature_layer`, `.input_range`, `.level_layers` and `.weights`
-            (`models.load_backbone`).
+        config: Data, views and optimization if the model is not a run; by default those of
+            `configs/photos.py`, with images of 224x224 if the model takes any size.
+        changes: Dotted settings that replace those of the model's run or of `config`, and the
+            defaults for a head (`fit_config`): wide views, all levels, two ordinary and two
+            damaged views that are embedded once, and 400 steps of Adam. An external model gets
+            images of its own size; its further settings are `model.feature_layer`,
+            `.input_range`, `.level_layers` and `.weights` (`models.load_backbone`).
         logical_devices: See `strategies.make_strategy`.
         trust_model: See `tfvmf.load`.
 
     Returns:
-        The last measured values, as `train` does.
+        The last measured values, like `train`.
     """
     workdir = pathlib.Path(workdir).expanduser()
     if pathlib.Path(model).expanduser().resolve() == workdir.resolve():
         raise UserError(f"workdir={workdir} is the encoder's own: choose another")
     changes = changes or {}
     if logical_devices:
-        split_processor(logical_devices)  # which loading a model to look at it would prevent
+        split_processor(logical_devices)  # impossible after loading a model to inspect it
     settings = fit_config(model, changes, config)
     settings.fit_kappa.trust_model = trust_model
 
@@ -104,10 +103,10 @@ def fit_kappa(
 def make_inputs(
     config: ml_collections.ConfigDict, chosen: Mapping[str, Any] | None = None
 ) -> Inputs:
-    """What the head is trained on: images, views of them that are embedded once, or features.
+    """The training data of the head: images, views that are embedded once, or features.
 
-    Sets the number of epochs to what gives enough steps, and with it how often the run is saved and
-    watched, but for settings in `chosen`.
+    Unless `chosen`, sets the number of epochs that gives enough steps, and with it the intervals
+    for saving and measuring.
     """
     if config.fit_kappa.kind == "features":
         inputs = cached.feature_inputs(config)
@@ -150,12 +149,12 @@ def _choose_length(config: ml_collections.ConfigDict, size: int, chosen: Mapping
 
 
 def check_outputs(method: Method) -> None:
-    """Refuses a model from elsewhere that fails on images, or has no finite outputs."""
+    """Raises UserError if an external model fails on images, or has outputs that are not finite."""
     path, size = method.config.fit_kappa.model, method.config.data.image_size
     noise = np.random.default_rng(0).uniform(size=(2, size, size, 3)).astype(np.float32)
     try:
         outputs = method.encoder(noise, training=False)
-    except Exception as error:  # whatever the operations of an unknown graph raise
+    except Exception as error:  # operations of an unknown graph can raise anything
         reason = _NOISE.sub("", " ".join(str(error).split()))[:200]
         raise UserError(
             f"{path} fails on images of {size}x{size} ({reason}): try another "
@@ -173,7 +172,7 @@ def check_outputs(method: Method) -> None:
         )
 
 
-# ---- Settings. TensorFlow runs nothing here: devices are set up later.
+# ---- Settings. TensorFlow does not run anything here: devices are set up later.
 
 
 def fit_config(
@@ -181,13 +180,7 @@ def fit_config(
     changes: dict[str, Any],
     config: ml_collections.ConfigDict | None = None,
 ) -> ml_collections.ConfigDict:
-    """The settings of the result: those of the model's run, or `config`, with the head's.
-
-    Args:
-        model: See `fit_kappa`.
-        changes: Dotted settings that are asked for.
-        config: Data and views where the model is not a run.
-    """
+    """The settings of the result: the model's run or `config`, the head's, and `changes`."""
     kind, model = kind_of(model)
     if kind == "run":
         settings = _run_config(pathlib.Path(model))
@@ -206,12 +199,12 @@ def fit_config(
     settings.fit_kappa.cache_views = 0 if kind == "features" else _CACHED_VIEWS
     settings.concentration.levels = "all" if settings.fit_kappa.kind == "run" else "last"
     settings.concentration.view_kind = "wide"
-    # Small crops disagree for reasons that no damage has: they drown what it does (studies/kappa).
+    # Small crops disagree for reasons unrelated to damage, which hides its effect (studies/kappa).
     settings.augment.crop_min = max(
         settings.augment.crop_min, min(_CROP, settings.augment.crop_max)
     )
     settings.update_from_flattened_dict(changes)
-    settings.data.view_share = 1.0  # kappa is asked about whole images: so it is taught
+    settings.data.view_share = 1.0  # kappa will be asked for whole images, so it is trained on them
     validate(settings)
     if settings.fit_kappa.cache_views == 1:
         raise UserError("cache_views=1: at least 2 views of an image are compared; 0 for none")
@@ -230,7 +223,7 @@ def fit_config(
 
 
 def kind_of(model: str | os.PathLike[str]) -> tuple[str, str]:
-    """The kind of a model (`method.KINDS`), by its prefix or by what is there; and its path."""
+    """The kind of a model (`method.KINDS`), by its prefix or its files, and its path."""
     prefix, _, name = os.fspath(model).partition(":")
     path = files.find_model(model)
     if prefix in PREFIXES and name and not path.exists():
@@ -264,29 +257,29 @@ def kind_of(model: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def _run_config(model: pathlib.Path) -> ml_collections.ConfigDict:
-    """The settings of a run, whose encoder is to be frozen."""
+    """The settings of a run whose encoder will be frozen."""
     config, _ = run_directory.read(model)
     if config.ensemble.num_members > 1:
         raise UserError(
             f"{model} is an ensemble: name one of its members, {run_directory.member(model, 0)}"
         )
     if config.method == "fit_kappa" and config.fit_kappa.kind != "run":
-        # A head was fitted before: its encoder gets another.
+        # A head was fitted before: its encoder gets a new one.
         if config.fit_kappa.kind == "features":
             raise UserError(f"{model} has no encoder: it was fitted to features")
         FitKappa.locate(config, model)
-        if config.model.level_layers == "none":  # because they were not wanted, perhaps
+        if config.model.level_layers == "none":  # possibly because they were not wanted
             config.model.level_layers = ""
         return config
     METHODS[config.method].locate(config, model)
-    if config.method != "fit_kappa":  # which notes what trained the directions
+    if config.method != "fit_kappa":  # `fit_kappa` records the method that trained the directions
         config.fit_kappa.method = config.method.removesuffix("_vmf")
     config.fit_kappa.model = str(model)
     return config
 
 
 def _complete_model(settings: ml_collections.ConfigDict, changes: dict[str, Any]) -> None:
-    """Settings of a head for a model from elsewhere: what it sees, and the model's fingerprint."""
+    """Settings of a head for an external model: its inputs, and the model's fingerprint."""
     frozen = settings.fit_kappa
     if changes.get("concentration.levels") == "last":
         settings.model.level_layers = "none"
@@ -296,7 +289,7 @@ def _complete_model(settings: ml_collections.ConfigDict, changes: dict[str, Any]
 
 
 def _complete_features(settings: ml_collections.ConfigDict, changes: dict[str, Any]) -> None:
-    """Settings of a head for cached features: their length, and which views there are."""
+    """Settings of a head for cached features: their length, and the kinds of views."""
     path = pathlib.Path(settings.fit_kappa.model)
     where = f"{path} holds features already"
     _refuse(settings.model, _OF_MODELS, where)
@@ -315,7 +308,7 @@ def _complete_features(settings: ml_collections.ConfigDict, changes: dict[str, A
 
 
 def _refuse(section: ml_collections.ConfigDict, names: tuple[str, ...], reason: str) -> None:
-    """Refuses settings that would have no effect."""
+    """Raises UserError for settings that would have no effect."""
     for name in names:
         if section[name]:
             raise UserError(f"{name}={section[name]}: {reason}")

@@ -1,4 +1,4 @@
-"""The method that trains a concentration head on a frozen encoder, and what its run keeps."""
+"""The method that trains a concentration head on a frozen encoder, and the files of its run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ else:  # settings are read before TensorFlow is imported
     keras, models, backbones = lazy_import("keras", "tfvmf.models", "tfvmf.models.backbones")
 
 KINDS = ("run", "keras", "saved_model", "applications", "hub", "features")
-# Names of the copies of models that a run keeps.
+# File names of the model copies in a run.
 _COPIES = {
     "saved_model": "encoder",
     **dict.fromkeys(("keras", "applications", "hub"), "encoder.keras"),
@@ -30,7 +30,7 @@ _COPIES = {
 
 
 def whole_images(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    """The view that changes nothing: images [B, H, W, 3] as floats in [0, 1]."""
+    """The identity view: images [B, H, W, 3] as floats in [0, 1]."""
     del seeds
     images = tf.convert_to_tensor(images)
     scale = 255.0 if images.dtype == tf.uint8 else 1.0
@@ -46,22 +46,21 @@ def damaged_views(
 
 
 class FitKappa(Method):
-    """The paper's alignment and penalty, on a new concentration head alone.
+    """The paper's alignment and penalty, for a new concentration head alone.
 
     For fixed directions their sum is smallest at kappa = 5 E[cos] (with the paper's weights): the
     head learns to predict how well a view's direction agrees with that of an ordinary view. It
-    sees the image itself and two damaged views, a wide one and a small crop; two ordinary views are
-    only compared with (studies/kappa/teaching.py).
+    is trained on the image itself and two damaged views, a wide one and a small crop; two ordinary
+    views serve only for comparison (studies/kappa/teaching.py).
 
-    The encoder is that of a run, a model from elsewhere, or none (`takes` is `features`). Views
-    are what the encoder takes or, where `fit_kappa.cache_views` is set, vectors that `to_cache`
-    made of them.
+    The encoder is that of a run, an external model, or none (`takes` is `features`). Views are
+    inputs of the encoder or, if `fit_kappa.cache_views` is set, vectors from `to_cache`.
     """
 
     section: ClassVar[str] = "fit_kappa"
     learns_directions: ClassVar[bool] = False
-    native_size: int | None = None  # of the images, where they are enlarged for the encoder
-    settings: ClassVar[dict[str, Setting]] = {  # `tfvmf fit-kappa` sets them
+    native_size: int | None = None  # size of the images before they are enlarged for the encoder
+    settings: ClassVar[dict[str, Setting]] = {  # set by `tfvmf fit-kappa`
         "model": Setting("", "what is frozen: a run, a model's file, or cached features"),
         "kind": Setting("run", "what `model` is", choices=KINDS),
         "method": Setting("", "the method that trained it, if it is a run"),
@@ -74,13 +73,13 @@ class FitKappa(Method):
     }
 
     def build_parts(self) -> None:
-        """Nothing: of an encoder from elsewhere, the head alone is trained and saved."""
-        # Wide views are views like the others: they all teach the head, and nothing else learns.
+        """Adds no parts. For an external encoder, only the head is trained and saved."""
+        # Wide views are treated like the others: they all train the head, and nothing else.
         self._wide, self.num_wide_views = bool(self.num_wide_views), 0
         self.num_views = 3 if self.takes == "images" else 2
         self._encoder = self.models["encoder"]
         self._head = self._encoder.get_layer("concentration_head")
-        if self._foreign:  # its weights are in a file of its own, not in the checkpoints
+        if self._foreign:  # its weights are in a file of their own, not in the checkpoints
             self.models = {"concentration_head": self._head}
 
     @property
@@ -89,7 +88,7 @@ class FitKappa(Method):
 
     @classmethod
     def check(cls, config: ml_collections.ConfigDict) -> None:
-        """Refuses to train a head on nothing."""
+        """Raises UserError if there is no model to fit a head to."""
         if config.method == "fit_kappa" and not config.fit_kappa.model:
             raise UserError("--method=fit_kappa needs a model: use tfvmf fit-kappa MODEL")
         if config.fit_kappa.method:
@@ -97,7 +96,7 @@ class FitKappa(Method):
 
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
-        """Those of the method that trained the encoder; others have no direction head."""
+        """The options of the method that trained the encoder; others have no direction head."""
         if config.fit_kappa.kind != "run":
             return {"dimension": None}
         trained_by = config.fit_kappa.method
@@ -109,8 +108,8 @@ class FitKappa(Method):
     def locate(
         cls, config: ml_collections.ConfigDict, workdir: pathlib.Path, *, trust_model: bool = False
     ) -> None:
-        """Points a run's configuration to its copy of the model, which must be the fitted one."""
-        config.fit_kappa.trust_model = trust_model  # whatever the run says of itself
+        """Points a run's configuration to its copy of the model and checks the fingerprint."""
+        config.fit_kappa.trust_model = trust_model  # regardless of the run's own setting
         kind = config.fit_kappa.kind
         if kind == "run":
             super().locate(config, workdir)
@@ -119,7 +118,7 @@ class FitKappa(Method):
         path = workdir / _COPIES[kind]
         if not path.exists():
             raise UserError(f"{workdir}: its encoder, {path}, is missing")
-        copied = kind in ("keras", "saved_model")  # of others it is another file
+        copied = kind in ("keras", "saved_model")  # the others were converted
         if copied and files.fingerprint(path) != config.fit_kappa.fingerprint:
             raise UserError(
                 f"{workdir}: {path} is damaged, or not the encoder that the head was fitted to"
@@ -150,11 +149,11 @@ class FitKappa(Method):
         return f"{name} with a head of width {self.config.model.hidden}"
 
     def describe_choices(self) -> str:
-        """See `Method.describe_choices`; features from elsewhere leave no choice."""
+        """See `Method.describe_choices`; there are none for cached features."""
         return super().describe_choices() if self.takes == "images" else ""
 
     def keep_files(self, workdir: pathlib.Path) -> None:
-        """Keeps a copy of the frozen model, so that the run does not need the original."""
+        """Copies the frozen model, so that the run does not need the original."""
         kind = self.config.fit_kappa.kind
         if kind == "run":
             super().keep_files(workdir)
@@ -162,14 +161,14 @@ class FitKappa(Method):
             self.backbone.keep(workdir / _COPIES[kind])
 
     def build_encoder(self, *, concentration: bool) -> keras.Model:
-        """The encoder of a run's settings, a model from elsewhere, or a head without an encoder."""
+        """The encoder of a run's settings, an external model, or a head without an encoder."""
         self.takes = "features" if self.config.fit_kappa.kind == "features" else "images"
         encoder = super().build_encoder(concentration=concentration)
         self.config.model.dimension = encoder.output["mean_direction"].shape[-1]
         return encoder
 
     def build_backbone(self, spec: str = "", **options: Any) -> models.Backbone:
-        """The frozen network; where it has levels, the head sees them."""
+        """The frozen network, with its levels as inputs of the head if there are any."""
         config, frozen = self.config, self.config.fit_kappa
         if self.takes == "features":
             features = keras.Input((config.model.dimension,), name="features")
@@ -185,7 +184,7 @@ class FitKappa(Method):
         return backbone
 
     def view_kinds(self, augmentation: data.Augmentation) -> list[ViewKind]:
-        """The image, views of it, and damaged ones where the head learns from them."""
+        """The image, views of it, and damaged views if the head learns from them."""
         kinds: list[ViewKind] = [(whole_images, 1), (augmentation, self.num_views - 1)]
         if self._wide:
             kinds += [(damaged, 1) for damaged in damaged_views(augmentation, self.native_size)]
@@ -198,7 +197,7 @@ class FitKappa(Method):
         return self.head_objective(views, training=context.training, skip=skip)
 
     def frozen_outputs(self, views: tf.Tensor) -> Terms:
-        """See `Method.frozen_outputs`; of cached vectors, their two parts."""
+        """See `Method.frozen_outputs`; for cached vectors, their two parts."""
         if not self.config.fit_kappa.cache_views:
             return super().frozen_outputs(views)
         size = self._head.input.shape[-1]
@@ -206,10 +205,10 @@ class FitKappa(Method):
 
     @property
     def cached_size(self) -> int:
-        """F + d, the length of what `to_cache` returns."""
+        """F + d, the length of the vectors from `to_cache`."""
         return self._head.input.shape[-1] + self._encoder.output["mean_direction"].shape[-1]
 
     def to_cache(self, views: tf.Tensor) -> tf.Tensor:
-        """Views [B, H, W, 3] -> vectors [B, F + d]: what the head sees, and the direction."""
+        """Views [B, H, W, 3] -> vectors [B, F + d]: the head's inputs, and the direction."""
         parts = super().frozen_outputs(views)
         return tf.concat([parts["head_inputs"], parts["mean_direction"]], axis=1)

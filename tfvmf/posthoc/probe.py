@@ -1,11 +1,11 @@
-"""A linear probe: which class features show, and how probable it is.
+"""A linear probe: the class that features show, and its probability.
 
 Multinomial logistic regression on standardized features, minimized by L-BFGS:
 
     L(W, b) = mean over n of cross entropy(y_n, softmax(x_n W + b)) + l2 / 2 |W|^2
 
-It is our own because it tries a path of penalties in seconds for 50,000 x 128, where scikit-learn's
-takes half a minute for a single `l2`. A run directory keeps its probe in `probe.npz`.
+Ours tries a path of penalties in seconds for 50,000 x 128, where scikit-learn's takes half a minute
+for a single `l2`. A run directory keeps its probe in `probe.npz`.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ FILE = "probe.npz"  # in a run directory
 # From strong to weak: each solution is a good start for the next.
 PENALTIES = tuple(float(10.0**exponent) for exponent in np.arange(-1.0, -6.1, -0.5))
 _PATIENCE = 3
-_LEAST = 20  # labeled images that a temperature is fitted to
+_LEAST = 20  # minimum number of labeled images to fit a temperature
 
 Solution = tuple[np.ndarray, np.ndarray]  # weights [F, K], bias [K]
 
@@ -40,14 +40,14 @@ class LinearProbe:
     Attributes:
         weights: float32 [F, K].
         bias: float32 [K].
-        classes: The labels [K] that the columns stand for.
-        l2: The penalty that was chosen.
-        path: Held-out cross entropy of each penalty that was tried.
-        names: The names of the classes, or () as long as nobody gave any.
+        classes: The labels [K] of the columns.
+        l2: The chosen penalty.
+        path: Held-out cross entropy of each penalty tried.
+        names: The names of the classes, or () if they have none.
         temperature: Divides the logits.
-        step: The step of training at which the encoder was.
-        source: What it was fitted to, for people.
-        calibration: The images that gave the temperature, for people; "" if none did.
+        step: The encoder's training step.
+        source: Description of the training images.
+        calibration: Description of the images that gave the temperature; "" if none did.
     """
 
     weights: np.ndarray
@@ -71,10 +71,7 @@ class LinearProbe:
         return scipy.special.softmax(logits, axis=1)
 
     def __call__(self, features: tf.Tensor, *, index: bool = False) -> dict[str, tf.Tensor]:
-        """Features [B, F] -> `class` string [B] and `class_probability` float32 [B], in a graph.
-
-        `index`: the class as its position in `names`, int32, for runtimes without strings.
-        """
+        """Features [B, F] -> `class` string (or int32 `index`) and `class_probability` [B]."""
         logits = (tf.matmul(features, self.weights) + self.bias) / self.temperature
         chosen = tf.argmax(logits, axis=1, output_type=tf.int32)
         names = tf.constant([name.encode() for name in self.names], tf.string)
@@ -84,10 +81,7 @@ class LinearProbe:
         }
 
     def calibrate(self, features: np.ndarray, labels: np.ndarray, source: str) -> "LinearProbe":
-        """The same with the temperature of least cross entropy on images that it has not seen.
-
-        Images of classes that it does not know are left out; with fewer than 20 it stays as it is.
-        """
+        """Returns a copy with the best temperature for unseen images, if at least 20 are usable."""
         known = np.isin(labels, self.classes)
         if known.sum() < _LEAST:
             return self
@@ -103,12 +97,12 @@ class LinearProbe:
         return dataclasses.replace(self, temperature=float(np.exp(found.x)), calibration=told)
 
     def describe(self) -> dict[str, Any]:
-        """What it tells apart and what it was fitted to, for a card."""
+        """The classes and the training images, for a card."""
         known = ("source", "calibration", "temperature")
         return {"names": list(self.names), **{name: getattr(self, name) for name in known}}
 
     def save(self, workdir: str | os.PathLike[str]) -> None:
-        """Writes `probe.npz`, plain arrays; it appears whole or not at all."""
+        """Writes `probe.npz` atomically, as plain arrays."""
         values: dict[str, Any] = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -119,15 +113,7 @@ class LinearProbe:
 
 
 def load_probe(workdir: str | os.PathLike[str], *, step: int | None = None) -> LinearProbe | None:
-    """The probe that a run directory keeps, or None where it keeps none.
-
-    Args:
-        workdir: The run directory.
-        step: The step of the checkpoint that is used; None where the probe is of another.
-
-    Raises:
-        UserError: The file is damaged.
-    """
+    """The probe in a run directory, or None if there is none (for `step`); see `judge.load`."""
     path = pathlib.Path(workdir).expanduser() / FILE
     if not path.is_file():
         return None
@@ -147,7 +133,7 @@ def load_probe(workdir: str | os.PathLike[str], *, step: int | None = None) -> L
 
 
 def require_probe(workdir: str | os.PathLike[str], *, step: int) -> LinearProbe:
-    """The probe of a run at a step; UserError, which says how to get it, if there is none."""
+    """The probe of a run at a step; a UserError says how to get a missing one."""
     probe = load_probe(workdir)
     command = f"tfvmf evaluate {os.fspath(workdir)} --suite=probe"
     if probe is None:
@@ -165,13 +151,13 @@ def require_probe(workdir: str | os.PathLike[str], *, step: int) -> LinearProbe:
 def fit_linear(
     features: np.ndarray, labels: np.ndarray, *, held_out: float = 0.1, seed: int = 0
 ) -> LinearProbe:
-    """Fits features [N, F], as they come, and labels [N].
+    """Fits a probe to features [N, F], not standardized, and labels [N].
 
-    The penalty with the least cross entropy on a held-out share wins, which is much less a matter
-    of luck than accuracy. Once three weaker ones in a row were no better, no others are tried.
+    Chooses the penalty with the least cross entropy on a held-out share, which is less noisy than
+    accuracy. Stops after three weaker penalties in a row that were no better.
     """
     mean, scale = features.mean(axis=0), features.std(axis=0)
-    scale[scale == 0] = 1.0  # a feature that never moves
+    scale[scale == 0] = 1.0  # a constant feature
     standard = (features - mean) / scale
     classes, targets = np.unique(labels, return_inverse=True)
     order = np.random.default_rng(seed).permutation(len(labels))
@@ -194,7 +180,7 @@ def fit_linear(
 def _try_penalties(
     fitted: "Problem", judges: "Problem"
 ) -> tuple[dict[float, float], float, Solution]:
-    """Held-out cross entropies {l2: entropy}, the best penalty, and what was fitted with it."""
+    """Held-out cross entropies {l2: entropy}, the best penalty, and its solution."""
     path: dict[float, float] = {}
     solutions: list[Solution] = []
     for l2 in PENALTIES:
@@ -209,11 +195,11 @@ def _try_penalties(
 
 
 class Problem:
-    """The loss on one set of examples, ready to be minimized for several penalties.
+    """The loss on one set of examples, to be minimized for several penalties.
 
     Features of a network are strongly correlated, and plain L-BFGS needs hundreds of steps. At
-    W = 0 the Hessian is about S / K + l2 I with S = X'X / N: with S = V diag(d) V' it minimizes
-    over U, W = V diag(d / K + l2)^(-1/2) U, where the Hessian is near the identity: tens of steps.
+    W = 0 the Hessian is about S / K + l2 I with S = X'X / N = V diag(d) V'. Minimizing over U, with
+    W = V diag(d / K + l2)^(-1/2) U, makes it close to the identity: tens of steps.
     """
 
     def __init__(self, features: np.ndarray, targets: np.ndarray, classes: int) -> None:
@@ -223,7 +209,7 @@ class Problem:
 
     @functools.cached_property
     def _curvature(self) -> tuple[np.ndarray, np.ndarray]:
-        """The eigenvalues [F] of S / K and the vectors [F, F], in columns."""
+        """The eigenvalues [F] and eigenvectors [F, F], in columns, of S / K."""
         covariance = (self._features.T @ self._features).astype(np.float64) / len(self._features)
         values, vectors = np.linalg.eigh(covariance)
         return np.maximum(values, 0.0) / self._shape[1], vectors
@@ -245,8 +231,7 @@ class Problem:
     ) -> tuple[np.ndarray, np.ndarray, float]:
         """Weights [F, K], bias [K] and loss at the minimum for one penalty above 0, in float64.
 
-        It begins at `start`, or at zeros, and stops when no entry of the gradient in U exceeds
-        `tolerance`.
+        Stops when no entry of the gradient in U exceeds `tolerance`.
         """
         size, classes = self._shape
         curvature, vectors = self._curvature
@@ -269,7 +254,7 @@ class Problem:
         if start is not None:
             inner = stretch[:, None] * (vectors.T @ start[0])
             point = np.concatenate([inner.ravel(), start[1] / bias_scale])
-        # Where the loss hardly moves, a line search sees only the rounding of float32.
+        # Where the loss is flat, a line search sees only float32 rounding.
         options = {"maxiter": 500, "gtol": tolerance, "ftol": 1e-4 * tolerance}
         found = scipy.optimize.minimize(loss, point, jac=True, method="L-BFGS-B", options=options)
         return *unpack(found.x), float(found.fun)

@@ -1,4 +1,4 @@
-"""Which images of a table, in what order, and why: the library behind `tfvmf select`."""
+"""Selects images of a table, with an order and reasons: the library behind `tfvmf select`."""
 
 import contextlib
 import csv
@@ -24,21 +24,21 @@ from tfvmf.settings import MAX_PIXELS
 
 _SCORES = ("concentration", "familiarity", "confidence", "accept")
 _NEEDED = {"uncertain": "concentration", "foreign": "familiarity"}
-_COSINES = ("duplicates", "diverse", "typical")  # what a threshold, a cosine, is for
+_COSINES = ("duplicates", "diverse", "typical")  # strategies with a cosine as threshold
 STRATEGIES = (*_NEEDED, *_COSINES)
-_REFERENCE = 15_000  # rows that familiarity (two thirds) and decision are fitted to, at most
+_REFERENCE = 15_000  # maximum rows for fitting familiarity (two thirds) and decision
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What was selected, best first, as columns of equal length.
+    """The selected rows, best first, as columns of equal length.
 
     Attributes:
-        columns: `file`; `score`, by which the rows are in order; those of `concentration`,
-            `familiarity`, `confidence` and `accept` that are known; `reason`, in words; `group`,
-            the number of a group of duplicates, or "".
-        rows: The rows in the table [M].
-        of: How many rows could have been chosen.
+        columns: `file`; `score`, which orders the rows; those of `concentration`, `familiarity`,
+            `confidence` and `accept` that are known; `reason`, in words; `group`, the number of a
+            group of duplicates, or "".
+        rows: Row numbers in the table [M].
+        of: Number of rows that could have been chosen.
         notes: Lines to print: what was left out, recall, groups.
     """
 
@@ -51,7 +51,7 @@ class Selection:
         return len(self.rows)
 
     def csv(self) -> Iterator[str]:
-        """Lines of a CSV file; no text is a formula for a spreadsheet."""
+        """Lines of a CSV file, with text that a spreadsheet does not take for formulas."""
         text = io.StringIO(newline="")
         for cells in itertools.chain([self.columns], zip(*self.columns.values(), strict=True)):
             csv.writer(text).writerow([_cell(cell) for cell in cells])
@@ -59,15 +59,12 @@ class Selection:
             text.seek(text.truncate(0))
 
     def write(self, output: str | os.PathLike[str]) -> None:
-        """Writes the CSV file, which appears whole or not at all."""
+        """Writes the CSV file atomically."""
         with files.replacing(output) as file:
             file.writelines(line.encode("utf-8", "backslashreplace") for line in self.csv())
 
     def gather(self, directory: str | os.PathLike[str], *, link: bool = False) -> None:
-        """Copies the files into a new folder, or links them there; names start with their places.
-
-        If a file is missing, or the folder has content, nothing is copied.
-        """
+        """Copies or links all files, or none, into a new folder; names start with the rank."""
         folder, names = pathlib.Path(directory).expanduser(), list(map(str, self.columns["file"]))
         check_folder(folder)
         for row, name in zip(self.rows, names, strict=True):
@@ -95,26 +92,27 @@ def select(
 ) -> Selection:
     """Selects rows of a table of embeddings.
 
-    TensorFlow is used only where `reference` or `model` is given. Directions are the column
-    `mean_direction`, or else `features` at unit length; they are kept in a file and mapped.
+    TensorFlow is used only with `reference` or `model`. Directions are the column
+    `mean_direction`, or else unit-length `features`; they are memory-mapped from a file.
 
     Args:
-        table: What `tfvmf.embedding.read_table` reads.
+        table: A table for `tfvmf.embedding.read_table`.
         by: One of `STRATEGIES`, or several with weights, `diverse:1,uncertain:0.5`: a sum of ranks
             from 0 to 1, and of the distance to the nearest choice in units of the mean distance.
-        like: Instead of `by`: a file of the table, or with `model` any picture; its nearest.
-        count: How many; 0 for all that the threshold gives. For `duplicates` at most this many;
+        like: Instead of `by`, selects the nearest rows to a file of the table or, with `model`, to
+            any picture.
+        count: Number of rows; 0 for all that the threshold gives. For `duplicates` the maximum;
             without a threshold these are the rows that stand out most as copies
             (`strategies.stand_out`), compared by the column `levels` if the table has it.
-        threshold: A cosine: the least of a duplicate or neighbor, the least mean of a typical
+        threshold: A cosine: the minimum of a duplicate or neighbor, the minimum mean of a typical
             image; `diverse` stops when each image has such a cosine to a choice.
         reference: A table of in-distribution images, embedded by the same model: familiarity and
             a decision are fitted to it, and replace those of the table.
-        exclude: CSV files of earlier selections: none of them is chosen again. For `diverse` they
+        exclude: CSV files of earlier selections, which are not chosen again. For `diverse` they
             count as chosen, unless they were duplicates.
-        model: See `like`; anything that `tfvmf.load` takes.
+        model: A model for `tfvmf.load`, see `like`.
         trust_model: See `tfvmf.load`.
-        max_pixels: A larger picture of `like` is refused.
+        max_pixels: A larger picture for `like` is rejected.
     """
     weights = check(by=by, like=like, count=count, threshold=threshold, model=os.fspath(model))
     opened = read_table(table)
@@ -170,7 +168,7 @@ def select(
 def check(
     *, by: str, like: str, count: int, threshold: float | None, model: str
 ) -> dict[str, float]:
-    """The weights of the strategies; UserError if the arguments do not fit."""
+    """The weights of the strategies; UserError if the arguments are inconsistent."""
     if bool(by) == bool(like):
         raise UserError(f"--by or --like is needed, one of them: --by={', '.join(STRATEGIES)}")
     if model and not like:
@@ -197,19 +195,17 @@ def check(
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
-    """UserError if files could not be gathered there: it is a file, or has content."""
+    """Raises UserError if files cannot be gathered there: it is a file, or has content."""
     path = pathlib.Path(folder).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} is not an empty folder: expected a new one for the selected files")
 
 
 class _Pool:
-    """The rows that can be chosen: those with an error, without a number or excluded are left out.
+    """The rows that can be chosen: without errors, with finite numbers, and not excluded.
 
-    Rows of earlier selections stay where `diverse` is asked for: they count as chosen.
-
-    Attributes:
-        directions: The column `vectors[0]` at unit length [N, d], mapped from a file.
+    For `diverse`, rows of earlier selections stay: they count as chosen. `directions` is the column
+    `vectors[0]` at unit length [N, d], mapped from a file.
     """
 
     def __init__(
@@ -228,7 +224,7 @@ class _Pool:
         widths: dict[str, int] = {}
         left, excluded, start = 0, 0, 0
         with contextlib.ExitStack() as stack:
-            # When the disk is full a plain write raises an error, a map kills the process.
+            # On a full disk a plain write raises an error, but a memory map kills the process.
             outputs = {name: stack.enter_context((place / name).open("wb")) for name in vectors}
             for part in table.parts("file", "error", *scores, *vectors):
                 good = part["error"] == ""
@@ -240,7 +236,7 @@ class _Pool:
                 left += int((~good).sum())
                 seen = np.array([name in earlier for name in part["file"]], bool) & good
                 excluded += int(seen.sum())
-                # What was chosen before is near to what is chosen next.
+                # Earlier choices keep the next ones at a distance.
                 good[seen] = [earlier[n] and "diverse" in weights for n in part["file"][seen]]
                 for name, file in outputs.items() if good.any() else ():
                     values = part[name][good]
@@ -277,7 +273,7 @@ class _Pool:
             notes.append("no concentration: of duplicates the first row is kept")
 
     def whitened(self) -> np.ndarray:
-        """What duplicates are compared by: `levels`, or else directions, without correlations."""
+        """The vectors for comparing duplicates: `levels`, or else directions, decorrelated."""
         return strategies.whiten(self._compared, self._place / "whitened")
 
     def cosines(
@@ -342,7 +338,7 @@ class _Pool:
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """Rows of the pool in order, what they are in order by, and reasons and groups per place."""
+    """Rows of the pool in order, their values, and reasons and groups."""
 
     rows: np.ndarray
     scores: np.ndarray
@@ -351,7 +347,7 @@ class _Found:
 
 
 def _values(pool: _Pool, name: str) -> np.ndarray:
-    """What a strategy other than `diverse` orders rows by."""
+    """The values by which a strategy other than `diverse` orders rows."""
     if name in _NEEDED:
         return pool.scores[_NEEDED[name]]
     if name == "duplicates":
@@ -363,7 +359,7 @@ def _values(pool: _Pool, name: str) -> np.ndarray:
 
 
 def _ranked(pool: _Pool, values: np.ndarray, text: str, *, lowest: bool = False) -> _Found:
-    """The rows that may be chosen in the order of a value, for which `text` has a place."""
+    """The rows that may be chosen, ordered by a value, which is formatted into `text`."""
     rows = np.argsort(values if lowest else -values, kind="stable")
     rows = rows[pool.allowed[rows]]
     scores, end = values[rows], f" of {len(rows):,}"
@@ -448,7 +444,7 @@ def _weighted(pool: _Pool, weights: Mapping[str, float], count: int) -> _Found:
 
 
 def read_exclusions(names: Sequence[str | os.PathLike[str]]) -> dict[str, bool]:
-    """Files of earlier selections; False for a duplicate, whose like was kept and not chosen."""
+    """Files of earlier selections; False for a duplicate, whose original was kept, not chosen."""
     found: dict[str, bool] = {}
     for name in names:
         try:

@@ -1,8 +1,7 @@
-"""A page to look at a table of embeddings: map, scores, decision, neighbors, duplicates.
+"""A page to explore a table of embeddings: map, scores, decision, neighbors, duplicates.
 
-It opens from disk and asks nobody for anything. Up to `INLINE` images it is one file that holds
-their thumbnails; for more it is a folder with the page and the thumbnails. No TensorFlow here,
-unless the pictures are those of a TFDS data set.
+It needs no network. Up to `INLINE` images it is one file with the thumbnails, above that a folder.
+TensorFlow is only needed for the pictures of a TFDS data set.
 """
 
 import base64
@@ -34,27 +33,27 @@ from tfvmf.progress import Progress
 from tfvmf.selection.strategies import duplicate_groups, nearest
 from tfvmf.settings import MAX_PIXELS
 
-INLINE = 5_000  # images of a page that is one file
-MOST = 100_000  # images of a page at all: a browser holds all their names and scores
-PAGE_BYTES = 25_000_000  # of a page that is one file
+INLINE = 5_000  # maximum number of images of a single file
+MOST = 100_000  # maximum number of images: a browser holds all their names and scores
+PAGE_BYTES = 25_000_000  # maximum size of a single file
 NEIGHBORS = 12
-_SIDE = 96  # of a thumbnail, in pixels
+_SIDE = 96  # side of a thumbnail, in pixels
 _THUMBNAIL_BYTES = 3_300
-_LANDMARKS = 10_000  # images that t-SNE places; more of them are placed beside their nearest
-_GROUPS = 200  # duplicate groups that are shown
+_LANDMARKS = 10_000  # images placed by t-SNE; the others are placed next to their nearest
+_GROUPS = 200  # maximum number of duplicate groups
 _CHUNK = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Explored:
-    """What `explore` has done."""
+    """The result of `explore`."""
 
     page: pathlib.Path
     images: int  # on the page
     left_out: int  # rows with an error, or with a vector that is not finite
     missing: int  # images without a picture
-    sources: str  # the data set that missing pictures are of, or ""
-    groups: int  # of duplicates
+    sources: str  # the data set of the missing pictures, or ""
+    groups: int  # groups of duplicates
 
 
 def explore(
@@ -68,18 +67,18 @@ def explore(
     max_pixels: int = MAX_PIXELS,
     seed: int = 0,
 ) -> Explored:
-    """Writes a page that shows a table of embeddings, which `tfvmf embed` wrote with vectors.
+    """Writes a page that shows a table of embeddings from `tfvmf embed`, with vectors.
 
     Args:
-        table: What `read_table` takes.
+        table: A table for `read_table`.
         output: An `.html` file for up to 5,000 images, or a folder; by default the table's name
-            with `.html`, or `-explore` for more. What took long to compute is kept beside it.
-        data: Where the pictures of rows like `cifar10/test:7` are, as `load_source` takes it.
-        data_dir: Where TFDS data sets are prepared.
-        max_images: A sample of this many rows; 0 for all.
-        threshold: Smallest cosine of images that count as duplicates.
-        max_pixels: A larger picture is not decoded.
-        seed: Of the sample and of the map.
+            with `.html`, or `-explore` for more. Slow computations are cached next to it.
+        data: The source of the pictures of rows like `cifar10/test:7`, for `load_source`.
+        data_dir: Folder of prepared TFDS data sets.
+        max_images: Size of a sample of rows; 0 for all.
+        threshold: Minimum cosine of duplicates.
+        max_pixels: Larger pictures are not decoded.
+        seed: Seed of the sample and the map.
     """
     if not -1 <= threshold <= 1:
         raise UserError(f"threshold={threshold}: expected a cosine between -1 and 1")
@@ -120,7 +119,7 @@ def explore(
 
 
 def _page_path(table: pathlib.Path, output: str | os.PathLike[str], rows: int) -> pathlib.Path:
-    """The page, or the folder of page and thumbnails; refused before anything is computed."""
+    """The page, or the folder of page and thumbnails; errors come before any computation."""
     if rows > MOST:
         raise UserError(
             f"{table} has {rows:,} rows, and a page shows up to {MOST:,}: choose some with "
@@ -140,7 +139,7 @@ def _page_path(table: pathlib.Path, output: str | os.PathLike[str], rows: int) -
 
 
 def _read(table: Table, rows: int, seed: int) -> tuple[Columns, np.ndarray, int]:
-    """Columns of the rows to show, their unit vectors, and how many rows had none."""
+    """Columns of the rows to show, their unit vectors, and the number of rows without one."""
     vector = next((name for name in reversed(DIRECTIONS) if name in table.columns), None)
     if vector is None:
         raise UserError(
@@ -169,7 +168,7 @@ def _read(table: Table, rows: int, seed: int) -> tuple[Columns, np.ndarray, int]
 def _kept(
     page: pathlib.Path, directions: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Positions on the map [N, 2], cosines and rows of neighbors [N, k]: computed once, kept."""
+    """Positions on the map [N, 2], cosines and rows of neighbors [N, k], cached on disk."""
     path = page.with_suffix(".map.npz") if page.suffix == ".html" else page / "map.npz"
     key = hashlib.sha256(directions.tobytes() + bytes([1, seed % 256, NEIGHBORS])).hexdigest()
     names = ("positions", "cosines", "neighbors")
@@ -178,7 +177,7 @@ def _kept(
             if str(archive["key"]) == key:
                 return tuple(archive[name] for name in names)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        pass  # none yet, or none of ours: it is written again
+        pass  # missing, or not ours: it is written again
     k = min(NEIGHBORS, len(directions) - 1)
     near = nearest(directions, k) if k else (np.zeros((1, 0)), np.zeros((1, 0), np.int64))
     found = project(directions, seed=seed), *near
@@ -191,8 +190,8 @@ def _kept(
 def project(directions: np.ndarray, *, seed: int = 0) -> np.ndarray:
     """A map of unit vectors [N, d]: int [N, 2] from 0 to 9999, by PCA and then t-SNE.
 
-    t-SNE sees up to 10,000 rows, drawn at random. Any others lie at the weighted mean of their
-    three nearest among these, nearest in the space of 50 principal components.
+    t-SNE uses up to 10,000 random rows. Each other row is placed at the weighted mean of its three
+    nearest among these, in the space of 50 principal components.
     """
     if not np.ptp(directions, axis=0).any():
         return np.zeros((len(directions), 2), np.int32)
@@ -221,7 +220,7 @@ def project(directions: np.ndarray, *, seed: int = 0) -> np.ndarray:
 
 
 def _groups(kept: np.ndarray) -> list[list[int]]:
-    """Rows of each group of duplicates, the one that is kept first, the largest group first."""
+    """Rows of each group of duplicates, the kept one first, largest groups first."""
     groups: dict[int, list[int]] = {}
     for row, root in enumerate(kept.tolist()):
         if row != root:
@@ -230,7 +229,7 @@ def _groups(kept: np.ndarray) -> list[list[int]]:
 
 
 def _values(columns: Columns) -> dict[str, Any]:
-    """Names and scores as JSON holds them: numbers that are not finite are null."""
+    """Names and scores for JSON: numbers that are not finite become null."""
     scores = {
         name: [float(f"{x:.7g}") if np.isfinite(x) else None for x in values.tolist()]
         for name, values in columns.items()
@@ -245,7 +244,7 @@ def _values(columns: Columns) -> dict[str, Any]:
         values[name] = [number[text] for text in columns[name]] if name in columns else None
     values["alpha"] = 0.05
     if {"confidence", "accept"} <= {*columns}:
-        # Rejected is what has at most alpha: 0.05 if that explains the table, else what does.
+        # Images with at most alpha are rejected: 0.05 if that fits the table, else what does.
         confidence, accept = columns["confidence"], columns["accept"]
         highest = confidence[~accept].max(initial=0)
         if not highest <= np.float32(0.05) < confidence[accept].min(initial=1):
@@ -254,13 +253,13 @@ def _values(columns: Columns) -> dict[str, Any]:
 
 
 def _natural(name: str) -> tuple[bool, int, str]:
-    """Sorts numbers as such, before words."""
+    """A sort key that puts numbers, by value, before words."""
     digits = re.fullmatch(r"\d{1,18}", name, re.ASCII)
     return not digits, int(name) if digits else 0, name
 
 
 class _Pictures:
-    """Thumbnails of rows, in order: of files, or of images of a data set; `missing` are counted."""
+    """Thumbnails of rows, in order, from files or a data set; `missing` are counted."""
 
     def __init__(
         self, names: Sequence[str], data: str, data_dir: str | os.PathLike[str], max_pixels: int
@@ -276,7 +275,7 @@ class _Pictures:
             self._sources[split] = source
 
     def encoded(self, limit: int) -> Iterator[bytes | None]:
-        """A WebP file of at most `limit` bytes for each row; None where there is no picture."""
+        """A WebP file of at most `limit` bytes per row; None if there is no picture."""
         with Progress(len(self._names), unit="image", description="thumbnails", brief=True) as bar:
             for start in range(0, len(self._names), _CHUNK):
                 part = self._encode(self._names[start : start + _CHUNK], limit)
@@ -300,7 +299,7 @@ class _Pictures:
         return read_image(path, side, max_pixels=self._max_pixels)
 
     def _from_sources(self, names: Sequence[str]) -> dict[int, np.ndarray]:
-        """Pixels by place of those rows that are images of `data`."""
+        """Pixels, by position, of the rows that are images of `data`."""
         mine: dict[str, dict[int, int]] = {}
         for place, name in enumerate(names):
             _, split, index = _parse(name)
@@ -321,7 +320,7 @@ def _parse(name: str) -> tuple[str, str, int]:
 
 
 def _encode(pixels: np.ndarray, limit: int) -> bytes:
-    """A picture as WebP, of lower quality or smaller where it would take more bytes."""
+    """A picture as WebP, with lower quality or size if it would exceed `limit` bytes."""
     image = Image.fromarray(pixels)
     for side, quality in ((_SIDE, 82), (_SIDE, 60), (64, 60), (48, 50), (32, 40), (16, 20)):
         if image.width > side:

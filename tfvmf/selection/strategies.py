@@ -1,7 +1,7 @@
 """Strategies on directions [N, d], rows of unit length: neighbors, duplicates, diversity.
 
 Exact up to `EXACT` rows; above that nearest neighbors come from an inverted file of faiss, and
-their recall is measured on a sample. Arrays may be memory maps: they are read block by block.
+their recall is measured on a sample. Arrays may be memory maps: they are read in blocks.
 """
 
 import os
@@ -14,14 +14,14 @@ from tfvmf.errors import UserError
 from tfvmf.progress import Progress
 
 EXACT = 50_000
-NEIGHBORS = 10  # whose cosines tell how typical a row is, and how crowded its place
+NEIGHBORS = 10  # neighbors that decide how typical a row is, and how crowded its place
 _CELLS = 1 << 24  # cosines in memory at a time: 64 MB
-_PROBES = 16  # lists of the inverted file that are searched, of about sqrt(N)
+_PROBES = 16  # lists of the inverted file to search, of about sqrt(N)
 _BLOCK = 4096  # queries at a time
-_SAMPLE = 2000  # rows whose exact answer tells the recall
-_GROUP = 64  # columns of which one maximum is taken
-_RIDGE = 0.1  # of the variance 1: what `whiten` adds to each eigenvalue
-_CROWDED = 0.75  # quantile: no place counts as more crowded than that of this share of rows
+_SAMPLE = 2000  # rows with an exact answer, for the recall
+_GROUP = 64  # columns per maximum
+_RIDGE = 0.1  # added to each eigenvalue by `whiten`, relative to the variance 1
+_CROWDED = 0.75  # quantile at which crowdedness is capped
 
 Note = Callable[[str], None]
 
@@ -29,12 +29,7 @@ Note = Callable[[str], None]
 def nearest(
     directions: np.ndarray, k: int, *, note: Note | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows with the largest cosine to each row, itself left out.
-
-    Returns:
-        Cosines float32 [N, k] in falling order, and their rows int64 [N, k]. `note` is told the
-        recall where they are approximate.
-    """
+    """Cosines [N, k], falling, and rows [N, k] of the k nearest others; `note` gets the recall."""
     count = len(directions)
     if not 1 <= k < count:
         raise ValueError(f"k must be between 1 and {count - 1} for {count} rows, not {k}")
@@ -49,7 +44,7 @@ def nearest(
     for block in _blocks(count, _CELLS // _BLOCK, "neighbors"):
         found, near = index.search(directions[block], k + 1)
         own = near == np.arange(block.start, block.stop)[:, None]
-        own[~own.any(axis=1), -1] = True  # of copies more than k, the row may not be among them
+        own[~own.any(axis=1), -1] = True  # with more than k copies, the row itself may be missing
         cosines[block], rows[block] = found[~own].reshape(-1, k), near[~own].reshape(-1, k)
     if note:
         sample = _sample(count)
@@ -62,16 +57,12 @@ def nearest(
 def nearest_more_certain(
     directions: np.ndarray, certainty: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each row the nearest among the rows that are more certain; ties count in row order.
-
-    Returns:
-        Cosines float32 [N], and their rows int64 [N]. The most certain row has -inf, and itself.
-    """
+    """Cosines [N] and rows [N] of the nearest more certain rows; -inf and itself for the first."""
     order = np.argsort(-certainty, kind="stable")
     count = len(order)
     cosines, places = np.empty(count, np.float32), np.empty(count, np.int64)
     exact = count <= EXACT
-    # Of the rows before a block, which are all more certain.
+    # Among the rows before a block, which are all more certain.
     ordered, index = (directions[order], None) if exact else (None, _inverted_file(directions))
     for block in _blocks(count, count if exact else _CELLS // _BLOCK, "duplicates"):
         part = directions[order[block]]
@@ -98,15 +89,11 @@ def duplicate_groups(
     certainty: np.ndarray | None = None,
     note: Note | None = None,
 ) -> np.ndarray:
-    """Groups of near-duplicates, each around its most certain row.
+    """For each row the row int64 [N] that is kept of its group of near-duplicates.
 
-    A chain of images of which each resembles the next is not one group: every row of a group has
-    at least the cosine `threshold` to the row that is kept. `certainty` [N] is for instance the
-    concentration; by default earlier rows are more certain. `note` is as of `nearest`.
-
-    Returns:
-        For each row the row int64 [N] that is kept of its group: its own where it is that one, or
-        alone.
+    A group is around its most certain row, to which all have at least the cosine `threshold`: a
+    chain of similar images is not one group. `certainty` [N] is for instance the concentration; by
+    default earlier rows are more certain. `note`: see `nearest`.
     """
     sure = np.zeros(len(directions)) if certainty is None else certainty
     cosines, rows = nearest_more_certain(directions, sure)
@@ -123,10 +110,7 @@ def keepers(
     threshold: float,
     crowd: np.ndarray,
 ) -> np.ndarray:
-    """Groups from the `scores` of each row with a more certain one (`rows`): cosine minus `crowd`.
-
-    `crowd` [N] counts for both rows of a pair; it is zero where the threshold is a cosine.
-    """
+    """Groups of rows by their `scores` with more certain `rows`: the cosine minus both `crowd`."""
     kept = np.arange(len(rows))
     order = np.argsort(-certainty, kind="stable")
     for row in order[scores[order] >= threshold]:  # the root of a more certain row is known
@@ -140,15 +124,12 @@ def keepers(
 def stand_out(
     directions: np.ndarray, certainty: np.ndarray, *, note: Note | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How much nearer each row is to a more certain row than both are to others.
+    """How much closer each row is to a more certain row than both are to others.
 
-    Images of which many look alike (cars, planes in the sky) have cosines as large as those of
-    copies. So the score of a pair is cosine(a, b) - (c_a + c_b) / 2, where c is the cosine to the
-    10th nearest row, but at most its upper quartile over all rows: a group of more than 10 copies
-    is found as well. (Compare CSLS, Conneau et al., 2018.)
-
-    Returns:
-        Scores [N], the more certain rows [N], and c / 2 [N], for `keepers`.
+    Many similar images (cars, planes in the sky) have cosines as large as those of copies. So the
+    score of a pair is cosine(a, b) - (c_a + c_b) / 2, where c is the cosine to the 10th nearest
+    row, at most its upper quartile, which permits groups of more than 10 copies. (Compare CSLS,
+    Conneau et al., 2018.) Returns scores [N], the more certain rows [N], and c / 2 [N].
     """
     count = len(directions)
     crowd = np.zeros(count, np.float32)
@@ -162,8 +143,8 @@ def stand_out(
 def whiten(vectors: np.ndarray, scratch: str | os.PathLike[str]) -> np.ndarray:
     """Unit vectors without correlations [N, d], mapped from a new file: z (C + 0.1 I)^(-1/2).
 
-    z has the columns of `vectors` at mean 0 and variance 1, C is its covariance. What varies
-    between all images has less weight that way, and what only two images share has more.
+    z are the `vectors` with mean 0 and variance 1 per column, C is their covariance. This gives
+    less weight to what varies between all images, and more to what only two images share.
     """
     size, width = vectors.shape
     mean, square = (total(vectors) / max(size, 1)).astype(np.float32), np.zeros((width, width))
@@ -200,21 +181,21 @@ def diverse(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Greedy k-center: the next row is the one with the largest 1 - cosine to its nearest choice.
 
-    Exact for every N. A value can only fall while rows are chosen, so an old one is a bound: among
-    the rows with the largest old values the next choice is certain as long as it beats the bound
-    of all others. Many choices share one matrix product with the whole table that way.
+    Exact for every N. Values can only fall while rows are chosen, so old values are bounds: among
+    the rows with the largest old values, the next choice is certain while it beats the bound of all
+    others. So many choices share one matrix product with the whole table.
 
     Args:
         directions: Unit vectors [N, d].
-        count: How many to choose.
+        count: Number of rows to choose.
         bonus: [N], added to the value of each row.
-        chosen: Rows that count as chosen before.
+        chosen: Rows that count as already chosen.
         allowed: bool [N], which rows may be chosen; all by default.
         threshold: Stop when each row has at least this cosine to a choice.
 
     Returns:
         The rows int64 [M] in the order of choice, M at most `count`, and their cosine float32 [M]
-        to the nearest choice before; that of the first is -1 where nothing was chosen before.
+        to the nearest earlier choice; -1 for the first, if nothing was chosen before.
     """
     size = len(directions)
     extra = np.zeros(size, np.float32) if bonus is None else bonus.astype(np.float32)
@@ -230,7 +211,7 @@ def diverse(
         bar.update()
 
     with Progress(count, unit="image", description="diverse", brief=True) as bar:
-        if not len(fresh) and count and size:  # first of all the row next to the mean
+        if not len(fresh) and count and size:  # the first is the row closest to the mean
             center = total(directions)
             center = (center / max(np.linalg.norm(center), 1e-12)).astype(np.float32)
             pick(int((directions @ center + extra).argmax()), -1.0)
@@ -264,7 +245,7 @@ def diverse(
 def _recall(
     directions: np.ndarray, certainty: np.ndarray, cosines: np.ndarray, threshold: float
 ) -> str:
-    """What share of the more certain neighbors was found, in a sample."""
+    """The share of the more certain neighbors that was found, in a sample."""
     sample = _sample(len(cosines))
     place = np.empty(len(cosines), np.int64)
     place[np.argsort(-certainty, kind="stable")] = np.arange(len(cosines))
@@ -282,7 +263,7 @@ def _recall(
 
 
 def _inverted_file(directions: np.ndarray) -> Any:
-    """An empty inverted file whose lists divide the directions."""
+    """An empty inverted file whose lists partition the directions."""
     try:
         import faiss
     except ImportError as error:
@@ -299,12 +280,12 @@ def _inverted_file(directions: np.ndarray) -> Any:
 
 
 def _sample(count: int, most: int = _SAMPLE) -> np.ndarray:
-    """Some rows, in order."""
+    """A sample of rows, in order."""
     return np.sort(np.random.default_rng(0).permutation(count)[:most])
 
 
 def _blocks(count: int, width: int, what: str = "") -> Iterator[slice]:
-    """Slices of rows such that a block of `width` columns has at most `_CELLS` cells."""
+    """Slices of rows, so that a block of `width` columns has at most `_CELLS` cells."""
     step = max(1, _CELLS // max(width, 1))
     bar = Progress(count, unit="row", description=what, brief=True) if what else None
     for start in range(0, count, step):
@@ -316,9 +297,9 @@ def _blocks(count: int, width: int, what: str = "") -> Iterator[slice]:
 
 
 def _exact(directions: np.ndarray, own: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k largest cosines of the rows `own` to all others in falling order, and their rows.
+    """The k largest cosines of the rows `own` to all others, falling, and their rows.
 
-    They are in the k groups of columns with the largest maxima, or in the columns that are left.
+    They are in the k groups of columns with the largest maxima, or in the remaining columns.
     """
     values = directions[own] @ directions.T
     size, count = values.shape
@@ -333,7 +314,7 @@ def _exact(directions: np.ndarray, own: np.ndarray, k: int) -> tuple[np.ndarray,
         values = np.take_along_axis(values, columns, axis=1)
     part = np.argpartition(values, -k, axis=1)[:, -k:]
     cosines = np.take_along_axis(values, part, axis=1)
-    # Equal cosines in the order of rows: the same table gives the same answer everywhere.
+    # Ties are in row order, so that the same table gives the same answer everywhere.
     rows = np.take_along_axis(columns, part, axis=1)
     order = np.lexsort((rows, -cosines), axis=1)
     return np.take_along_axis(cosines, order, axis=1), np.take_along_axis(rows, order, axis=1)

@@ -1,7 +1,4 @@
-"""Serving: one loader for all kinds of models, and exports for servers and other runtimes.
-
-An ONNX file is loaded without TensorFlow, so what writes exports loads when first used.
-"""
+"""Serving: one loader for all kinds of models, and exports for servers and other runtimes."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -17,7 +14,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # loading an ONNX file does not need TensorFlow
     if name in ("calibration_data", "export_model", "oldest_server"):
         return getattr(importlib.import_module("tfvmf.serving.export"), name)
     raise AttributeError(f"module 'tfvmf.serving' has no attribute {name!r}")

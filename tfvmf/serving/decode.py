@@ -1,24 +1,23 @@
-"""Images to pixels inside a served graph, as training's Pillow reads them.
+"""Decodes images inside a served graph, with the same result as Pillow in training.
 
-Decoding: TensorFlow's decoders of JPEG and PNG raise an error that does not say which image of a
-batch is broken, and a graph cannot catch errors. A tf.data pipeline inside the graph can: what
-fails is left out, and what is missing afterwards has a position.
+Decoding: TensorFlow's JPEG and PNG decoders do not say which image of a batch is broken, and a
+graph cannot catch errors. A tf.data pipeline inside the graph skips failures, and the positions of
+missing images are known afterwards.
 
-Orientation: TensorFlow's JPEG decoder does not look at EXIF, and training does. Without it, a
-served model would see the pictures of many phones rotated by 90 degrees.
+Orientation: TensorFlow's JPEG decoder ignores EXIF, which rotates the pictures of many phones.
 
 Resizing: a bicubic, anti-aliased resize is linear and separable. Images are multiplied by one
 matrix per side and rounded to whole gray levels after each, as in Pillow. TensorFlow's own resize
-is an operation that other loaders (OpenVINO) do not have, and it does not round.
+does not round, and other loaders (OpenVINO) do not support it.
 """
 
 from collections.abc import Callable
 
 import tensorflow as tf
 
-# More could take a server's memory with a few bytes of request.
+# More could exhaust a server's memory with a few bytes of request.
 MAX_PNG_PIXELS, MAX_JPEG_PIXELS = 2**24, 2**26
-MAX_SCANS = 32  # of a JPEG of this size; each is a pass over its pixels; encoders write up to 18
+MAX_SCANS = 32  # of a JPEG of this size; each scan is one pass; encoders write up to 18
 
 _FINE, _UNKNOWN, _LARGE, _SLOW, _BROKEN = range(5)
 _MESSAGES = (
@@ -28,20 +27,19 @@ _MESSAGES = (
     f"too slow to decode (pixels times scans may be {MAX_SCANS * MAX_JPEG_PIXELS})",
     "broken",
 )
-# EXIF: where the block must begin (cameras write it first), entries read, the tag and its type.
+# EXIF: limit of the block's start (cameras write it first), entries read, the tag and its type.
 _EXIF_HEAD, _EXIF_ENTRIES = 4096, 64
 _ORIENTATION_TAG, _SHORT = 0x0112, 3
-_SUPPORT = 2.0  # pixels, on the coarser side, to which a cubic reaches
+_SUPPORT = 2.0  # reach of a cubic, in pixels on the coarser side
 
 
 def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
-    """Decodes strings [N], each a whole JPEG or PNG file, to float32 [N, size, size, 3].
+    """JPEG or PNG files, strings [N] -> float32 [N, size, size, 3], whole numbers 0 to 255.
 
-    Values are whole numbers from 0 to 255. The graph fails with INVALID_ARGUMENT, and the position
-    of the first such image, when one cannot be decoded.
+    Fails with INVALID_ARGUMENT and the position of the first image that cannot be decoded.
     """
     count = tf.size(contents, out_type=tf.int64)
-    # The last element is no image: a data set of which nothing is left cannot be batched.
+    # The last element is not an image: an empty data set cannot be batched.
     end = tf.data.Dataset.from_tensors((count, _FINE, tf.zeros([size, size, 3])))
     dataset = tf.data.Dataset.from_tensor_slices((tf.range(count), contents))
     dataset = dataset.map(
@@ -49,7 +47,7 @@ def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
         num_parallel_calls=tf.data.AUTOTUNE,
     )
     dataset = dataset.ignore_errors().concatenate(end).batch(count + 1)
-    options = tf.data.Options()  # no rewriting, no tuning: both would be done for each request
+    options = tf.data.Options()  # no rewriting, no tuning: both would be repeated for each request
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     positions, faults, images = dataset.with_options(options).get_single_element()
@@ -66,7 +64,7 @@ def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _decode_one(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """One file: what is wrong with it (or 0), and its pixels [size, size, 3]."""
+    """Decodes one file: an error code (or 0), and its pixels [size, size, 3]."""
     is_jpeg = tf.strings.substr(content, 0, 3) == b"\xff\xd8\xff"
     is_png = tf.strings.substr(content, 0, 8) == b"\x89PNG\r\n\x1a\n"
     fault, pixels, orientation = tf.case(
@@ -84,12 +82,12 @@ def _decode_one(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
 def _decode_jpeg(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     shape = tf.io.extract_jpeg_shape(content, output_type=tf.int64)
     pixels = shape[0] * shape[1]
-    # The marker of a scan. Inside of one, a zero follows every byte of 255.
+    # The marker of a scan. Inside a scan, a zero follows every byte of 255.
     parts = tf.raw_ops.StringSplitV2(input=content[None], sep=b"\xff\xda", maxsplit=2**20).values
     scans = tf.size(parts, out_type=tf.int64) - 1
     fault = tf.where(scans * pixels > MAX_SCANS * MAX_JPEG_PIXELS, _SLOW, _FINE)
     fault = tf.where(pixels > MAX_JPEG_PIXELS, _LARGE, fault)
-    # A JPEG much larger than needed is decoded at a fraction of its size, which is quick.
+    # A JPEG much larger than needed is decoded at a fraction of its size, which is fast.
     surplus = tf.reduce_min(shape[:2]) // (2 * size)
     choice = tf.reduce_sum(tf.cast(surplus >= [2, 4, 8], tf.int32))
 
@@ -104,8 +102,8 @@ def _decode_jpeg(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, t
 
 
 def _decode_png(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    # Width and height are the first fields of the first chunk (the decoder would skip another one
-    # before it, which could say anything); from 2^31 on they are negative here.
+    # Width and height are the first fields of the first chunk (the decoder would skip another chunk
+    # before it, with any content); from 2^31 on they are negative here.
     header = tf.io.decode_raw(tf.strings.substr(content, 16, 8), tf.int32, little_endian=False)
     sides = tf.cast(header, tf.int64)
     large = (tf.reduce_min(sides) < 0) | (tf.reduce_prod(sides) > MAX_PNG_PIXELS)
@@ -113,7 +111,7 @@ def _decode_png(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     fault = tf.where(named, tf.where(large, _LARGE, _FINE), _BROKEN)
 
     def decoded() -> tf.Tensor:
-        # Of 16 bits the decoder keeps the high 8. Channels: gray, gray and alpha, RGB, RGBA.
+        # The decoder keeps the high 8 of 16 bits. Channels: gray, gray and alpha, RGB, RGBA.
         pixels = tf.io.decode_png(content, channels=0)
         transparent = tf.shape(pixels)[2] % 2 == 0
         return tf.cond(transparent, lambda: _on_white(pixels), lambda: _rgb(pixels))
@@ -139,12 +137,12 @@ def _on_white(pixels: tf.Tensor) -> tf.Tensor:
 
 
 def jpeg_orientation(content: tf.Tensor) -> tf.Tensor:
-    """EXIF orientation, 1 to 8, of a JPEG file (a string); 1 where it does not say."""
+    """EXIF orientation, 1 to 8, of a JPEG file (a string); 1 if not given."""
     head = tf.strings.substr(content, 0, _EXIF_HEAD)
     parts = tf.raw_ops.StringSplitV2(input=head[None], sep=b"Exif\0\0", maxsplit=1).values
 
     def found() -> tf.Tensor:
-        # Before the name stand the marker of a segment and its length.
+        # The name follows the marker of a segment and its length.
         marked = tf.strings.substr(parts[0], -4, 2) == b"\xff\xe1"
         return tf.where(marked, _read_orientation(parts[1]), 1)
 
@@ -152,7 +150,7 @@ def jpeg_orientation(content: tf.Tensor) -> tf.Tensor:
 
 
 def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Turns a square image [S, S, C] that was stored with an EXIF orientation upright."""
+    """Rotates or flips a square image [S, S, C] upright according to its EXIF orientation."""
     image = tf.where(orientation > 4, tf.transpose(image, [1, 0, 2]), image)
     image = tf.where(tf.reduce_any(orientation == [2, 3, 6, 7]), image[:, ::-1], image)
     return tf.where(tf.reduce_any(orientation == [3, 4, 7, 8]), image[::-1], image)
@@ -161,7 +159,7 @@ def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 def _read_orientation(block: tf.Tensor) -> tf.Tensor:
     """The orientation in an EXIF block (a string): TIFF header, directory, entries of 12 bytes."""
     data = tf.cast(tf.io.decode_raw(block, tf.uint8), tf.int64)
-    # Wherever a damaged block points to, there is a byte to read, and it says nothing.
+    # Damaged offsets point to this byte, which means nothing.
     data = tf.concat([data, [0]], axis=0)
     end = tf.size(data, out_type=tf.int64) - 1
     little = data[0] == ord("I")
@@ -183,11 +181,7 @@ def _read_orientation(block: tf.Tensor) -> tf.Tensor:
 
 
 def fit(images: tf.Tensor, size: int) -> tf.Tensor:
-    """Short side to `size`, then center crop: `tfvmf.data.images` for a whole batch.
-
-    uint8 [N, H, W, 3], H and W at least 1 -> float32 [N, size, size, 3], whole numbers from 0 to
-    255: as Pillow, rounded after each side.
-    """
+    """Like `tfvmf.data.images.resize_images`: uint8 [N, H, W, 3] -> float32 [N, size, size, 3]."""
     there = tf.reduce_all(tf.shape(images)[1:3] == size)
     pixels = tf.cond(there, lambda: tf.cast(images, tf.float32), lambda: _resized(images, size))
     return tf.ensure_shape(pixels, [None, size, size, 3])
@@ -205,7 +199,7 @@ def _resized(images: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _window(images: tf.Tensor, axis: int, side: tf.Tensor, size: int) -> list[tf.Tensor]:
-    """Cuts `axis` to what the center square's cubics reach; returns that and its matrix."""
+    """Cuts `axis` to the reach of the center square's cubics; returns that and its matrix."""
     length = tf.shape(images)[axis]
     scale = tf.cast(side, tf.float32) / size
     reach = _SUPPORT * tf.maximum(scale, 1.0)
@@ -225,5 +219,5 @@ def _window(images: tf.Tensor, axis: int, side: tf.Tensor, size: int) -> list[tf
 
 
 def _levels(pixels: tf.Tensor) -> tf.Tensor:
-    """To whole gray levels: a cubic overshoots at edges."""
+    """Rounds and clips to whole gray levels: a cubic overshoots at edges."""
     return tf.floor(tf.clip_by_value(pixels, 0.0, 255.0) + 0.5)

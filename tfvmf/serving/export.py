@@ -1,4 +1,4 @@
-"""From a trained run to a model that others serve without this package."""
+"""Exports a trained run as a model that can be served without this package."""
 
 import contextlib
 import io
@@ -30,8 +30,8 @@ from tfvmf.serving.signatures import build_portable, build_signatures
 MODEL_NAME = "tfvmf"
 WARMUP_BATCHES = (1, 8, 64)
 _SPLIT = re.compile(r"(train|test|validation|all)\b(?!:).*")
-# The oldest TensorFlow whose C++ loader was seen to load an export, its version of graphs, and what
-# is younger among the operations that tfvmf trusts (from the lists of TensorFlow 2.12 and 2.21).
+# The oldest TensorFlow whose C++ loader was tested with an export, its graph version, and the newer
+# ones among the operations that tfvmf trusts (from the lists of TensorFlow 2.12 and 2.21).
 _OLDEST, _OLDEST_GRAPHS = "2.12", 1395
 _YOUNGER = {
     *("Conv", "DecodeWebP", "FFTND", "IFFTND", "IRFFTND", "RFFTND", "SegmentMaxV2", "SegmentMinV2"),
@@ -40,7 +40,7 @@ _YOUNGER = {
 }
 _WARMUP_FILE = "tf_serving_warmup_requests"
 
-# Requests wait up to 2 ms for company. Never pad: a padded image is another image.
+# Requests wait up to 2 ms to be batched. Never pad: a padded image is another image.
 _SERVER_FILES = {
     "models.config": f"""\
 model_config_list {{
@@ -81,21 +81,21 @@ def export_model(
     Args:
         model: The directory of a trained run, or the name of a shipped one.
         output: Directory of versions: gets `<version>/`, and `models.config` and
-            `batching_parameters.txt` when it has none. A version appears when it is complete.
+            `batching_parameters.txt` if it has none. A version appears when it is complete.
         checkpoint: One of the run's checkpoints; the newest by default.
-        calibrate_on: Images that `confidence` and `accept` are calibrated on, none of them a
-            training or test image: other data, as `tfvmf.data.load_source` takes them, or a split
-            of `data`. "" without `data`: what the run was calibrated on (`posthoc.fit_judge`); if
-            it was not, there are no such outputs.
+        calibrate_on: Calibration images for `confidence` and `accept`, without any training or
+            test image: other data (a spec for `tfvmf.data.load_source`), or a split of `data`. ""
+            without `data`: the run's own calibration (`posthoc.fit_judge`); if there is none,
+            there are no such outputs.
         data: The data of this split; the run's by default.
         alpha: Share of in-distribution images that may be rejected; the run's by default, 0.05.
-        data_dir: Where TFDS finds the data, if not where the run found it.
-        max_pixels: Replaces the run's; larger images are refused.
+        data_dir: Replaces the run's directory of TFDS data sets.
+        max_pixels: Replaces the run's; larger images are rejected.
         keras_file: Also save the encoder for Keras, as `assets.extra/encoder.keras`.
-        format: Some of `savedmodel`, `onnx` (model.onnx) and `litert` (model.tflite, and
-            model_float16.tflite where it is as good), each compared with the SavedModel first.
+        format: Any of `savedmodel`, `onnx` (model.onnx) and `litert` (model.tflite, and
+            model_float16.tflite if it is as good), each compared with the SavedModel first.
         with_probe: Also serve `class` and `class_probability`, by the linear probe that
-            `tfvmf evaluate` keeps in the run.
+            `tfvmf evaluate` stored in the run.
         trust_model: See `tfvmf.load`.
 
     Returns:
@@ -143,10 +143,10 @@ def export_model(
     size = config.data.image_size
     signatures = build_signatures(method.encoder, image_size=size, judge=judge, probe=probe)
     module = tf.Module()
-    # What the functions read must be reachable from what is saved: the weights, and nothing else.
+    # The saved object must reference what the functions read: the weights, and nothing else.
     module.weights = [variable.value for variable in method.encoder.variables]
     module.resources = resources(method.encoder)
-    with scratch(output) as place:  # which no server looks at
+    with scratch(output) as place:  # servers ignore this place
         written = place / "model"
         tf.saved_model.save(module, str(written), signatures=signatures)
         _check(written, method.encoder, size)
@@ -176,7 +176,7 @@ def export_model(
 
 
 def _comparable(config: ml_collections.ConfigDict, images: Source | None) -> tuple[np.ndarray, str]:
-    """Images to compare two formats on, and what they are: those of the calibration if possible."""
+    """Images for comparing two formats (calibration images if possible), and their description."""
     if images is None:
         with contextlib.suppress(UserError):  # the data are elsewhere
             images = training.load_reserve(config)
@@ -189,10 +189,7 @@ def _comparable(config: ml_collections.ConfigDict, images: Source | None) -> tup
 def _verified(
     files: list[pathlib.Path], written: pathlib.Path, card: dict, images: np.ndarray, what: str
 ) -> dict[str, dict[str, Any]]:
-    """What is told of each file: its bytes and the largest differences from the SavedModel.
-
-    UserError if they are too large, and the file is not one that may be left out.
-    """
+    """Bytes and largest differences from the SavedModel, by file; UserError if too large."""
     with literal(written) as place:
         loaded = tf.saved_model.load(place)
     reference = arrays(loaded.signatures["serving_default"])
@@ -210,10 +207,10 @@ def _verified(
 
 
 def oldest_server(version: str | os.PathLike[str]) -> str:
-    """The oldest TensorFlow Serving that can load an export, as far as its graph tells: `2.12`.
+    """The oldest TensorFlow Serving that can load an export, judging by its graph: `2.12`.
 
-    A server refuses a graph whose `min_consumer` is beyond its own version, or that has operations
-    which it does not know; unknown attributes it ignores, with a warning.
+    A server rejects graphs of a later `min_consumer` or with unknown operations; it ignores unknown
+    attributes, with a warning.
     """
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((pathlib.Path(version) / "saved_model.pb").read_bytes())
@@ -238,7 +235,7 @@ def calibration_data(
 
 
 def _check(path: pathlib.Path, encoder: keras.Model, size: int) -> None:
-    """Compares what was written, loaded again, with the encoder on images of all extremes."""
+    """Compares the written model, loaded again, with the encoder on images of all extremes."""
     rng = np.random.default_rng(0)
     if len(encoder.input.shape) == 2:
         inputs = rng.normal(size=(6, encoder.input.shape[1])).astype(np.float32)
@@ -258,7 +255,7 @@ def _check(path: pathlib.Path, encoder: keras.Model, size: int) -> None:
 
 
 def publish(written: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
-    """Renames a complete version to the next free number, in one step; returns its new path."""
+    """Renames a complete version to the next free number, atomically; returns its new path."""
     while True:
         version = (versions(directory) or [0])[-1] + 1
         path = directory / str(version)
@@ -267,15 +264,15 @@ def publish(written: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
         except OSError:
             if not path.exists():
                 raise
-        else:  # where it failed, another export was faster: the next number
+        else:  # if it failed, another export took the number: try the next
             return path
 
 
 def write_warmup(directory: pathlib.Path, *, image_size: int) -> bool:
-    """Writes the requests that TensorFlow Serving sends to itself first: no client waits for them.
+    """Writes requests that TensorFlow Serving sends to itself first, so that no client waits.
 
-    Batches of noise of every size in `WARMUP_BATCHES` go to both signatures, as JPEG and PNG. False
-    (and nothing is written) where the package tensorflow-serving-api is not installed.
+    Batches of noise of every size in `WARMUP_BATCHES` go to both signatures, as JPEG and PNG.
+    Returns False, and writes nothing, without the package tensorflow-serving-api.
     """
     try:
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2

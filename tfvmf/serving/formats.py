@@ -1,8 +1,8 @@
-"""Exports for other runtimes: ONNX and LiteRT files that give what the SavedModel gives.
+"""Exports for other runtimes: ONNX and LiteRT files with the outputs of the SavedModel.
 
-Their input is uint8 `images` [N, S, S, 3] of the training size, N at least 1; decoding and resizing
-stay outside. The outputs are those of `serving_default`, familiarity and decision included. The
-card travels in the file. Nothing here imports TensorFlow before it converts.
+Their input is uint8 `images` [N, S, S, 3] of the training size, N at least 1, already decoded and
+resized. The outputs are those of `serving_default`, with familiarity and decision. The card is
+stored in the file. TensorFlow is only imported to convert.
 """
 
 import importlib
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 Serve = Callable[[np.ndarray], dict[str, np.ndarray]]
 
-# What each format writes into the directory of a version.
+# The files of each format in the directory of a version.
 FILES: dict[str, tuple[str, ...]] = {
     "onnx": ("model.onnx",),
     "litert": ("model.tflite", "model_float16.tflite"),
 }
 FORMATS = ("savedmodel", *FILES)
-OPTIONAL = ("model_float16.tflite",)  # left out where halved weights move the results too far
+OPTIONAL = ("model_float16.tflite",)  # left out if halved weights change the results too much
 _PACKAGES = {"onnx": ("tf2onnx", "onnx", "onnxruntime"), "litert": ("ai_edge_litert",)}
-_OPSET = 17  # ONNX Runtime from 1.12 (2022) on
+_OPSET = 17  # supported by ONNX Runtime from 1.12 (2022) on
 _CARD = "tfvmf.json"
-# More than this, and a file is not published: in kappa (relative where it is above 1), in the
-# cosine of two directions, and in confidence, a rank, which the last bit of a score moves by a few
+# A file with larger differences is not published: in kappa (relative above 1), in the cosine of
+# two directions, and in confidence, a rank, which the last bit of a score moves by a few
 # calibration images.
 KAPPA, COSINE, CONFIDENCE, RANKS = 1e-3, 1e-4, 0.05, 3
 COMPARED = 200  # images
 
 
 def check_formats(names: Sequence[str]) -> tuple[str, ...]:
-    """The formats that were asked for; UserError if one is unknown, or its extra not installed."""
+    """The requested formats; UserError if one is unknown, or its extra is not installed."""
     if not names:
         raise UserError(f"format= is empty: expected some of {', '.join(FORMATS)}")
     for name in names:
@@ -64,17 +64,14 @@ def _installed(package: str, who: str) -> None:
 def write(
     name: str, portable: Any, module: "tf.Module", directory: pathlib.Path, card: dict[str, Any]
 ) -> list[pathlib.Path]:
-    """Converts to `onnx` or `litert`, unverified; returns the files, which hold the card.
-
-    `portable` is that of `signatures.build_portable`; `module` holds the variables that it reads.
-    """
+    """Converts `portable` to `onnx` or `litert`, unverified; returns the files, with the card."""
     paths = [directory / file for file in FILES[name]]
     try:
         if name == "onnx":
             _write_onnx(portable, paths[0], card)
         else:
             _write_litert(portable, module, paths, card)
-    except Exception as error:  # whatever a converter says of an operation that it does not know
+    except Exception as error:  # converters can raise anything for an unknown operation
         reason = str(error)[:200]
         raise UserError(f"format={name}: the encoder cannot be converted: {reason}") from error
     return paths
@@ -109,22 +106,19 @@ def _write_litert(
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.target_spec.supported_types = [tf.float16]
         path.write_bytes(converter.convert())
-        # As TensorFlow's own metadata: an archive after the model, which readers of it ignore.
+        # Like TensorFlow's own metadata: an archive after the model, which model readers ignore.
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr(_CARD, json.dumps(card))
 
 
 def open_file(path: pathlib.Path) -> tuple[dict[str, Any], Serve]:
-    """The card of a `.onnx` or `.tflite` file, and a function of uint8 images [N, H, W, 3].
-
-    Images of another size than in training are resized as in training; N may be 0.
-    """
+    """The card of a `.onnx` or `.tflite` file, and a function of uint8 [N, H, W, 3], N >= 0."""
     try:
         card, run = OPEN[path.suffix](path)
         size = int(card["image_size"])
     except UserError:
         raise
-    except Exception as error:  # whatever a runtime says of a damaged file
+    except Exception as error:  # runtimes can raise anything for a damaged file
         problem = f"was not written by tfvmf export, or is damaged: {str(error)[:160]}"
         raise UserError(f"{path} {problem}") from error
 
@@ -158,10 +152,10 @@ def _open_litert(path: pathlib.Path) -> tuple[dict[str, Any], Serve]:
 
     with zipfile.ZipFile(path) as archive:
         card = json.loads(archive.read(_CARD))
-    # Of the content: the runtime would map the file, and crash if that is cut off meanwhile.
+    # From the content: the runtime would map the file, and crash if it is truncated meanwhile.
     model = interpreter.Interpreter(model_content=path.read_bytes(), num_threads=cores.available())
     runner = model.get_signature_runner("serving_default")
-    # Its arrays are the runtime's own, and the next call writes into them.
+    # Its arrays belong to the runtime, and the next call overwrites them.
     return card, lambda x: {name: np.array(value) for name, value in runner(images=x).items()}
 
 
@@ -172,7 +166,7 @@ OPEN: dict[str, Callable[[pathlib.Path], tuple[dict[str, Any], Serve]]] = {
 
 
 def generated_images(size: int, count: int = COMPARED) -> np.ndarray:
-    """Images from a seed, from smooth to noise, four of them flat: uint8 [count, size, size, 3]."""
+    """Seeded images from smooth to noise, four of them flat: uint8 [count, size, size, 3]."""
     rng, images = np.random.default_rng(0), np.empty((count, size, size, 3), np.uint8)
     for image, side in zip(images, rng.integers(2, size + 1, count), strict=True):
         image[:] = resize_image(rng.integers(0, 256, (side, side, 3), dtype=np.uint8), size)
@@ -181,10 +175,7 @@ def generated_images(size: int, count: int = COMPARED) -> np.ndarray:
 
 
 def compare(serve: Serve, reference: Serve, images: np.ndarray, *, batch: int = 64) -> dict:
-    """The largest differences of two models on images: `concentration` and so on, and `cosine`.
-
-    `accept` is the number of images on which they decide differently. NaN counts as infinite.
-    """
+    """The largest differences of two models; for `accept` their number. NaN counts as infinite."""
     found, expected = (
         [each(images[start : start + batch]) for start in range(0, len(images), batch)]
         for each in (serve, reference)
@@ -207,10 +198,7 @@ def compare(serve: Serve, reference: Serve, images: np.ndarray, *, batch: int = 
 
 
 def too_far(differences: dict[str, float], *, ranks: int = 0) -> str:
-    """Which differences are too large for a file to be published; "" for none.
-
-    `ranks` is how many calibration images a confidence is a rank among.
-    """
+    """The differences that are too large to publish a file, or ""; confidences have `ranks`."""
     moved = RANKS / (ranks + 1) if ranks else 0.0
     limits = {"concentration": KAPPA, "cosine": COSINE, "confidence": CONFIDENCE + moved}
     return ", ".join(

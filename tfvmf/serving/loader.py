@@ -1,7 +1,4 @@
-"""One way to load a model, whatever it was saved as: a run, an export, a Keras or an ONNX file.
-
-TensorFlow is imported when a model needs it: an ONNX or LiteRT file does not.
-"""
+"""One loader for all kinds of models; ONNX and LiteRT files are loaded without TensorFlow."""
 
 import contextlib
 import json
@@ -42,26 +39,23 @@ Image = np.ndarray | str | os.PathLike[str] | bytes
 Embeddings = dict[str, np.ndarray]
 
 CARD_FILE = "assets.extra/tfvmf.json"  # in the directory of an exported version
-SHIPPED_CARD = "card.json"  # in the directory of a shipped model: what else is known about it
+SHIPPED_CARD = "card.json"  # in the directory of a shipped model: further facts about it
 
 
 class EmbeddingModel:
-    """A trained model in this process: images in; directions and concentrations out.
-
-    `tfvmf.load` makes it of a run directory, an export, or a `.keras`, `.onnx` or `.tflite` file.
+    """A trained model in this process, from `tfvmf.load`: maps images to their embeddings.
 
     `path` is the run directory, the directory of the exported version, or the file. `card` holds
     `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features` (f),
-    `calibration`, `classes` (of its probe), and the versions of `tfvmf` and `tensorflow`: those
-    that wrote an export, and for a run those of this process. None stands for what a file does not
-    tell. Of a shipped model also what its `card.json` says.
+    `calibration`, `classes` (of its probe), the versions of `tfvmf` and `tensorflow` that wrote an
+    export (for a run: of this process), None if unknown, and a shipped model's `card.json`.
     """
 
     def __init__(
         self,
         path: pathlib.Path,
         card: dict[str, Any],
-        serve: Callable[[np.ndarray], Embeddings],  # of uint8 [N, H, W, 3]; N may be 0
+        serve: Callable[[np.ndarray], Embeddings],  # maps uint8 [N, H, W, 3]; N may be 0
         *,
         encoder: "keras.Model | None" = None,
     ) -> None:
@@ -91,15 +85,14 @@ class EmbeddingModel:
         Args:
             images: uint8 [N, H, W, 3]; or a sequence in which each image is an array (uint8
                 [H, W, 3], or [H, W] for gray), a file name or the content of a file; or one image;
-                or a `tfvmf.data.Source`. Files may be of any kind that training reads, and are
-                read as training does.
+                or a `tfvmf.data.Source`. Files are read as in training.
             batch_size: Images per forward pass.
-            max_pixels: A file with a larger image is refused.
-            progress: Show a progress bar when there is more than one batch.
+            max_pixels: A file with a larger image is rejected.
+            progress: Show a progress bar if there is more than one batch.
 
         Returns:
-            NumPy arrays `mean_direction` [N, d], `concentration` [N], `features` [N, f] and, when
-            the model was calibrated, `familiarity` [N], `confidence` [N] and `accept` [N]; with a
+            NumPy arrays `mean_direction` [N, d], `concentration` [N], `features` [N, f]; if the
+            model is calibrated, `familiarity` [N], `confidence` [N] and `accept` [N]; with a
             probe, `class` (str) [N] and `class_probability` [N].
         """
         if batch_size < 1:
@@ -109,7 +102,7 @@ class EmbeddingModel:
         many = progress and count > batch_size
         bar = Progress(count, unit="image", description="embedding") if many else None
         with bar or contextlib.nullcontext():
-            # `max`: no images still give one (empty) batch, so that outputs have their shapes.
+            # `max`: without images there is one empty batch, so that outputs have their shapes.
             for start in range(0, max(count, 1), batch_size):
                 batch = read(start, min(start + batch_size, count))
                 parts.append(self._serve(np.asarray(batch, np.uint8)))
@@ -166,19 +159,18 @@ def load(
 
     Args:
         model: The name of a shipped model (`shipped_models`); a run directory (`tfvmf train`); an
-            export (`tfvmf export`: the directory of all versions, for the newest, or of one
-            version); its `.onnx` or `.tflite` file alone, which needs no TensorFlow; or a `.keras`
-            file of an encoder, from float images in [0, 1] to `features`, `mean_direction` and
+            export (`tfvmf export`: one version, or the directory of all, for the newest); its
+            `.onnx` or `.tflite` file alone, which does not need TensorFlow; or a `.keras` file of
+            an encoder, from float images in [0, 1] to `features`, `mean_direction` and
             `concentration`. `~` is the home directory.
         checkpoint: For a run: `step-110`, `110` or a path; the newest by default.
-        image_size: For a `.keras` file that does not tell it: height and width of its images.
-        trust_model: Load a SavedModel, be it the export or what a run's head was fitted to, even
+        image_size: Height and width of the images, for a `.keras` file without a fixed size.
+        trust_model: Load a SavedModel (an export, or the one that a run's head was fitted to) even
             if it contains operations that could read or write files, use the network or run code.
-            By default it is refused.
-        levels: Of a run, `embed` also gives `levels` [N, l], means and deviations of all maps.
+        levels: For a run, `embed` also returns `levels` [N, l], means and deviations of all maps.
 
     Raises:
-        UserError: There is no model, or it is damaged, of another kind or not to be trusted.
+        UserError: There is no model, or it is damaged, unsupported or not trusted.
     """
     path, checkpoint = find_model(model), os.fspath(checkpoint)
     loaded = _open(path, checkpoint, image_size, trust_model=trust_model, levels=levels)
@@ -195,7 +187,7 @@ def _open(
     trust_model: bool,
     levels: bool,
 ) -> EmbeddingModel:
-    """The model at a path, whatever it is."""
+    """The model at a path, whatever its kind."""
     is_run = read_text(path / "config.json") is not None
     if not path.exists():
         raise UserError(
@@ -216,7 +208,7 @@ def _open(
     known = versions(path)
     if known and not (path / "saved_model.pb").is_file():
         path = path / str(known[-1])
-    if not (path / "saved_model.pb").is_file():  # an export may be for other runtimes alone
+    if not (path / "saved_model.pb").is_file():  # an export may be for other runtimes only
         named = [path / name for names in formats.FILES.values() for name in names]
         path = next((file for file in named if file.is_file()), path)
     if path.suffix in formats.OPEN and path.is_file():
@@ -232,7 +224,7 @@ def _open(
 def load_run(
     workdir: str | os.PathLike[str], *, checkpoint: str = "", trust_model: bool = False
 ) -> "tuple[ml_collections.ConfigDict, Method, int]":
-    """`training.load_method`, for weights that may be served: UserError if not all are finite."""
+    """`training.load_method` for serving: UserError if not all weights are finite."""
     config, method, step = training.load_method(
         workdir, checkpoint=checkpoint, trust_model=trust_model
     )
@@ -246,7 +238,7 @@ def load_run(
 
 
 def run_card(config: "ml_collections.ConfigDict", method: "Method", step: int) -> dict[str, Any]:
-    """What is known about a run; an export of it keeps this as `tfvmf.json`."""
+    """The facts about a run; an export stores them as `tfvmf.json`."""
     return {
         **_card(method.encoder.output),
         "run": config.name,
@@ -266,7 +258,7 @@ def _card(outputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_card(version: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads what an export, the directory of one version, notes about its model."""
+    """Reads the facts about the model of an exported version."""
     path = pathlib.Path(version).expanduser() / CARD_FILE
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -277,7 +269,7 @@ def read_card(version: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def versions(directory: pathlib.Path) -> list[int]:
-    """The versions in a directory, ascending: its entries whose names are whole numbers."""
+    """The versions in a directory, ascending: entries whose names are whole numbers."""
     if not directory.is_dir():
         return []
     # ASCII digits only: int() would also read other scripts, and "1_0" as 10.
@@ -318,7 +310,7 @@ def _open_export(path: pathlib.Path, trust_model: bool) -> EmbeddingModel:
 
 
 def arrays(signature: Callable[..., Any]) -> Callable[[np.ndarray], Embeddings]:
-    """A signature as a function of arrays; texts come back as str, not as bytes."""
+    """A signature as a function of arrays; text is returned as str, not bytes."""
 
     def serve(images: np.ndarray) -> Embeddings:
         outputs = signature(images=tf.constant(images, tf.uint8)).items()
@@ -330,7 +322,7 @@ def arrays(signature: Callable[..., Any]) -> Callable[[np.ndarray], Embeddings]:
 
 
 def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
-    ours = training.Contrastive  # which imports, and so registers, all classes of ours
+    ours = training.Contrastive  # importing it registers all our classes
     encoder = backbones.load_keras(path)
     if isinstance(encoder, ours):
         encoder = encoder.encoder
@@ -347,7 +339,7 @@ def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
     if shapes[0][1] != shapes[0][2]:
         raise UserError(f"{path} takes images {list(shapes[0][1:])}: expected squares")
     card = _card(outputs)
-    with contextlib.suppress(UserError):  # as `tfvmf export` writes it, beside the card
+    with contextlib.suppress(UserError):  # written by `tfvmf export`, next to the card
         if path.parent.name == pathlib.Path(CARD_FILE).parent.name:
             card = {**read_card(path.parent.parent), "calibration": None}
     told = shapes[0][1] or card["image_size"]
@@ -359,7 +351,7 @@ def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
 
 
 def _check_array(image: np.ndarray, good: bool, name: str, shape: str) -> None:
-    """Refuses an array that is not uint8, or not of a good shape."""
+    """Raises UserError for an array that is not uint8, or has a wrong shape."""
     if image.dtype != np.uint8 or not good:
         found = f"{image.dtype} {list(image.shape)}"
         raise UserError(f"{name}: an array {found}; expected uint8 {shape}, 0 to 255")

@@ -1,4 +1,4 @@
-"""The served functions: what a client may send, and what it gets."""
+"""The served functions: their inputs and outputs."""
 
 from collections.abc import Callable
 
@@ -20,21 +20,22 @@ def build_signatures(
     probe: LinearProbe | None = None,
     levels: bool = False,
 ) -> dict[str, Callable[..., Outputs]]:
-    """Builds the ways into an encoder as functions of tensors alone.
+    """Builds the served functions of an encoder, with tensors as their only arguments.
 
     Args:
         encoder: From float images in [0, 1], or from features, to features, mean direction and
             concentration.
-        image_size: Height and width that it was trained with. None: images go in at the size that
-            they have, and there is no `serving_bytes`.
+        image_size: Height and width that it was trained with. None: images are not resized, and
+            there is no `serving_bytes`.
         judge: Adds `familiarity` and `confidence` float32 [N] and `accept` bool [N] to the outputs.
         probe: Adds `class`, a string, and `class_probability` float32, both [N].
         levels: Adds `levels` [N, l] (`tfvmf.models.with_levels`), if the encoder has them.
 
     Returns:
         `serving_default`, of uint8 `images` [N, H, W, 3], and `serving_bytes`, of strings
-        `image_bytes` [N], JPEG or PNG. Both give float32 `features` [N, f], `mean_direction` [N, d]
-        and `concentration` [N]. A head alone has `serving_default` of float32 `features` [N, f].
+        `image_bytes` [N], JPEG or PNG. Both return float32 `features` [N, f], `mean_direction`
+        [N, d] and `concentration` [N]. For a head alone, `serving_default` takes float32
+        `features` [N, f].
     """
     if len(encoder.input.shape) == 2:
         spec = tf.TensorSpec([None, encoder.input.shape[1]], tf.float32, name="features")
@@ -68,10 +69,10 @@ def build_signatures(
 def build_portable(
     encoder: keras.Model, *, image_size: int, judge: Judge | None, probe: LinearProbe | None
 ) -> Callable[..., Outputs]:
-    """The function that other runtimes get: uint8 `images` [N, S, S, 3], N at least 1.
+    """The function for other runtimes: uint8 `images` [N, S, S, 3], N at least 1.
 
-    It holds no branches and nothing that resizes; outputs are those of `build_signatures`, except
-    that `class` is the index of a name, int32: not every runtime has strings.
+    It has no branches and does not resize. Outputs are those of `build_signatures`, except that
+    `class` is an index of a name, int32, because not every runtime has strings.
     """
     spec = tf.TensorSpec([None, image_size, image_size, 3], tf.uint8, name="images")
     outputs = _outputs(encoder, judge, probe, portable=True)
@@ -91,7 +92,7 @@ def _outputs(
     portable: bool = False,
     levels: bool = False,
 ) -> Callable[[tf.Tensor], Outputs]:
-    """A function of gray levels, float32 [N, S, S, 3]; N may be 0 unless it is `portable`."""
+    """A function of gray levels, float32 [N, S, S, 3]; N may be 0 unless `portable`."""
     network = with_levels(encoder) if judge or levels else encoder
     names = [*OUTPUTS, *(["levels"] if levels and "levels" in network.output else [])]
     # One function, so that a graph holds its arrays once.
@@ -99,7 +100,7 @@ def _outputs(
 
     def outputs(gray: tf.Tensor) -> Outputs:
         count, pixels = tf.shape(gray)[0], gray / 255.0
-        if not portable:  # TensorFlow's fused convolution fails on no image: it gets a black one.
+        if not portable:  # TensorFlow's fused convolution fails without images: add a black one
             pixels = tf.pad(pixels, [[0, tf.maximum(1 - count, 0)], [0, 0], [0, 0], [0, 0]])
         encoded = {
             name: tf.cast(value if portable else value[:count], tf.float32)

@@ -1,11 +1,9 @@
-"""Checkpoints of a run: all that training needs to continue, and how to get an encoder back.
+"""Checkpoints of a run: all that training needs to continue, and how to load an encoder.
 
-A checkpoint `step-9` is `step-9.index` and one or more `step-9.data-*`. It is there once its index
-is: the index is renamed into place last and removed first, so a process that is killed at any
-moment leaves either a whole checkpoint or none. `tf.train.CheckpointManager` writes in place,
-neither verifies what it restores nor falls back to the checkpoint before a damaged one.
-
-A run that is only used, as one that is shipped, may hold `weights.npz` instead (`tools/ship.py`).
+A checkpoint `step-9` is `step-9.index` and one or more `step-9.data-*`. The index is renamed into
+place last and removed first, so a process that is killed at any moment leaves either a whole
+checkpoint or none. `tf.train.CheckpointManager` writes in place, does not verify what it restores
+and does not fall back to an earlier checkpoint. A shipped run has `weights.npz` instead.
 """
 
 import contextlib
@@ -30,7 +28,7 @@ from tfvmf.methods import METHODS, Method, build_method, building
 from tfvmf.training import run_directory
 
 PACKED = "weights.npz"
-# What TensorFlow raises about a checkpoint that is damaged.
+# Exceptions that TensorFlow raises for a damaged checkpoint.
 _UNREADABLE = (ArithmeticError, LookupError, OSError, RuntimeError, ValueError, tf.errors.OpError)
 _NAME = re.compile(r"step-(\d+)(?:\.index|\.data-.*|_temp)?")
 
@@ -38,8 +36,8 @@ _NAME = re.compile(r"step-(\d+)(?:\.index|\.data-.*|_temp)?")
 class Checkpoints:
     """Saves and restores a method and its optimizer under `<workdir>/checkpoints`.
 
-    The newest `keep` stay on disk. Every worker must take part in a save: those other than the
-    `chief`, which owns the directory, write theirs to a temporary place.
+    The newest `keep` stay on disk. Every worker must take part in a save; those other than the
+    `chief`, which owns the directory, write to a temporary place.
     """
 
     def __init__(
@@ -56,14 +54,14 @@ class Checkpoints:
         self._state = tf.train.Checkpoint(optimizer=optimizer, **method.models)
 
     def restore(self) -> int:
-        """Restores what `latest` finds, if anything; returns the step to continue from."""
+        """Restores the checkpoint found by `latest`, if any; returns the step to continue from."""
         path = latest(self._workdir, report=self._chief)
         if path is None:
             return 0
         try:
             with _literal(path) as place:
                 self._state.read(place).assert_existing_objects_matched()
-        except (AssertionError, ValueError) as error:  # whole, and of other weights
+        except (AssertionError, ValueError) as error:  # undamaged, but with other weights
             raise UserError(
                 f"--workdir={self._workdir}: {pathlib.Path(path).name} holds the weights of "
                 "another network or optimizer: choose another --workdir"
@@ -71,10 +69,10 @@ class Checkpoints:
         return int(self._optimizer.iterations.numpy())
 
     def save(self) -> None:
-        """Saves the present state under the number of its step, whole or not at all."""
+        """Saves the current state under its step, atomically."""
         step = int(self._optimizer.iterations.numpy())
         for variable in [v for model in self._models.values() for v in model.variables]:
-            if not np.isfinite(variable.numpy()).all():  # no run could go on from that
+            if not np.isfinite(variable.numpy()).all():  # no run could continue from that
                 raise UserError(
                     f"the weights {variable.path} are not finite after step {step}: lower "
                     "--config.optimizer.learning_rate or lengthen its warm-up (this state is not "
@@ -88,7 +86,7 @@ class Checkpoints:
         then = " (earlier checkpoints are as they were), then the same command continues from there"
         with writing(f"{place}: the checkpoint of step {step}", then=then):
             partial = place / ".partial"
-            shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+            shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
             partial.mkdir(parents=True)
             try:
                 self._state.write(str(partial / f"step-{step}"))
@@ -97,7 +95,7 @@ class Checkpoints:
                 shutil.rmtree(partial, ignore_errors=True)
 
     def _publish(self, place: pathlib.Path, step: int) -> None:
-        """Moves the checkpoint in `.partial` to its place, and removes those that do not stay."""
+        """Moves the checkpoint from `.partial` into place, and deletes old ones."""
 
         def is_index(path: pathlib.Path) -> bool:
             return path.suffix == ".index"
@@ -109,7 +107,7 @@ class Checkpoints:
         for path in sorted(written, key=is_index):
             path.replace(place / path.name)
         _to_disk(place)
-        # Those of later steps go: they are damaged, or the run would have started from them.
+        # Later ones are deleted: they are damaged, or the run would have started from them.
         steps = [found for found in map(step_of, paths(self._workdir)) if found <= step]
         kept = [f"step-{found}" for found in steps[-self._keep :]]
         # For TensorFlow's own tools (`tf.train.latest_checkpoint`); nothing here reads it.
@@ -122,18 +120,18 @@ class Checkpoints:
 
 
 def directory(workdir: pathlib.Path) -> pathlib.Path:
-    """Where a run keeps its checkpoints."""
+    """The directory of a run's checkpoints."""
     return workdir / "checkpoints"
 
 
 def paths(workdir: pathlib.Path) -> list[str]:
-    """Paths of all checkpoints that a run keeps, the oldest first."""
+    """Paths of all checkpoints of a run, oldest first."""
     place = directory(workdir)
     with reading(place):
         try:
             names = os.listdir(place)
         except FileNotFoundError:
-            if place.is_symlink():  # to a disk that is not there
+            if place.is_symlink():  # to a disk that is not mounted
                 raise
             return []
     steps = sorted(step_of(name) for name in names if name.endswith(".index"))
@@ -141,11 +139,7 @@ def paths(workdir: pathlib.Path) -> list[str]:
 
 
 def damage(path: str) -> str:
-    """What is wrong with a checkpoint, in a few words; empty if all of it can be read.
-
-    Reads every tensor, against the checksums that TensorFlow stores with them. That the system does
-    not let it be read says nothing about what it holds: this raises a UserError.
-    """
+    """Describes the damage of a checkpoint, or ""; reads every tensor and verifies its checksum."""
     place = pathlib.Path(path).parent
     for name in os.listdir(place):
         if step_of(name) == step_of(path):
@@ -163,17 +157,13 @@ def damage(path: str) -> str:
 
 @contextlib.contextmanager
 def _literal(path: str) -> Iterator[str]:
-    """The path of a checkpoint as TensorFlow finds it, whatever its directory is called."""
+    """The path of a checkpoint in a form that TensorFlow finds, whatever the directory's name."""
     with literal(os.path.dirname(path)) as place:
         yield os.path.join(place, os.path.basename(path))
 
 
 def latest(workdir: pathlib.Path, *, report: bool = False) -> str | None:
-    """Path of the newest checkpoint that can be read; None before the first.
-
-    `report` prints a line about each damaged one that is passed over. If there are checkpoints and
-    none of them can be read, that is an error.
-    """
+    """Path of the newest readable checkpoint, None before the first; `report` prints damage."""
     newest_first = paths(workdir)[::-1]
     for path, before in itertools.zip_longest(newest_first, newest_first[1:]):
         reason = damage(path)
@@ -198,7 +188,7 @@ def step_of(path: str | os.PathLike[str]) -> int:
 
 
 def _to_disk(path: pathlib.Path) -> None:
-    """Waits until a file or directory is on the disk: a name must not outlive its content."""
+    """Flushes a file or directory to disk, so that a name never outlives its content."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -212,10 +202,9 @@ def load_method(
     checkpoint: str | os.PathLike[str] = "",
     trust_model: bool = False,
 ) -> tuple[ConfigDict, Method, int]:
-    """A trained run's configuration, its method with the trained weights, and their step.
+    """Configuration, method with trained weights, and step of a run's `checkpoint`.
 
-    `checkpoint` is `step-110`, `110` or a path; by default it is the newest, or the one before if
-    that is damaged. For `trust_model` see `tfvmf.load`.
+    It is `step-110`, `110` or a path; by default the newest that is not damaged.
     """
     workdir, checkpoint = pathlib.Path(workdir).expanduser(), os.fspath(checkpoint)
     config, facts = run_directory.read(workdir)
@@ -228,7 +217,7 @@ def load_method(
     if path is None and not packed:
         raise UserError(f"{workdir} has no checkpoint: train it first (`tfvmf train`)")
     METHODS[config.method].locate(config, workdir, trust_model=trust_model)
-    with building(seed=config.seed):  # in float32, whatever precision it was trained in
+    with building(seed=config.seed):  # in float32, whatever the training precision
         method = build_method(config, num_classes=facts.get("num_classes", 0))
     if path is None:
         return config, method, _unpack(workdir / PACKED, method)
@@ -243,12 +232,12 @@ def load_method(
 
 
 def variables_of(method: Method) -> list[keras.Variable]:
-    """All weights of a method, in the order in which `weights.npz` holds them."""
+    """All weights of a method, in the order of `weights.npz`."""
     return [variable for _, model in sorted(method.models.items()) for variable in model.variables]
 
 
 def _unpack(path: pathlib.Path, method: Method) -> int:
-    """Assigns what `tools/ship.py` wrote; returns the step of the weights."""
+    """Assigns the weights written by `tools/ship.py`; returns their step."""
     with arrays(path) as found:
         large = np.ascontiguousarray(found["planes"].T).view(">f4").ravel()
         for is_large, part in ((True, large), (False, found["small"])):
@@ -262,7 +251,7 @@ def _unpack(path: pathlib.Path, method: Method) -> int:
 
 
 def _find(workdir: pathlib.Path, checkpoint: str) -> str:
-    """The path of the checkpoint of a run that is called `step-110`, `110` or by its path."""
+    """The path of a run's checkpoint given as `step-110`, `110` or a path."""
     path = checkpoint.removesuffix(".index")
     name = f"step-{path}" if path.isdecimal() else path
     for found in (str(directory(workdir) / name), path):

@@ -32,22 +32,22 @@ class Contrastive(keras.Model):
         model.fit(dataset, epochs=10)  # batches of images, uint8 or floating point in [0, 1]
         model.encoder.save("encoder.keras")
 
-    The dataset gives images [B, H, W, 3], and pairs (images, labels) to a method that needs labels.
+    The dataset yields images [B, H, W, 3], or pairs (images, labels) for a method with labels.
     Views are made inside the train step from (seed, step, position in the batch), so that two fits
-    are equal. Losses and updates are those of `tfvmf.training.train`. Under `MirroredStrategy`
-    build encoder and model, and compile, in its scope: negatives are those of the whole batch.
+    are equal. Losses and updates are those of `tfvmf.training.train`. Under `MirroredStrategy`,
+    build the encoder and the model, and compile, in its scope: negatives come from the whole batch.
 
     Metrics are `loss`, its terms, the mean `cosine` of two views, and `kappa` and `kappa_std`.
-    Called on images, the model gives the outputs of the encoder.
+    Called on images, the model returns the outputs of the encoder.
 
     Args:
-        encoder: A model as `tfvmf.models.build_encoder` makes it.
-        method: What is trained, such as `simclr_vmf` (`tfvmf.methods.METHODS`).
-        augmentation: How views are made; by default `Augmentation` at the encoder's image size.
+        encoder: A model like that of `tfvmf.models.build_encoder`.
+        method: A name in `tfvmf.methods.METHODS`, such as `simclr_vmf`.
+        augmentation: Makes the views; by default `Augmentation` at the encoder's image size.
         settings: Settings by their dotted names, such as {"simclr.temperature": 0.2}.
         num_classes: Number of classes, for a method that needs labels.
         seed: Seed of views, dropout and the weights that the method adds to the encoder.
-        **kwargs: As of every Keras model (`name`).
+        **kwargs: Arguments of every Keras model (`name`).
 
     `encoder` and the other models that the method trains are attributes.
     """
@@ -89,7 +89,7 @@ class Contrastive(keras.Model):
             for name in ("steps", "evaluated")
         )
         self._steps_per_epoch = 1
-        self.supports_jit = False  # unless compile says so: slower on CPUs, untested on others
+        self.supports_jit = False  # by default: slower on CPUs, untested elsewhere
         self.built = True
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
@@ -97,7 +97,7 @@ class Contrastive(keras.Model):
         return self.encoder(tf.image.convert_image_dtype(inputs, tf.float32), training=training)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to build the model again."""
+        """The arguments for `from_config`."""
         serialize = keras.saving.serialize_keras_object
         return {
             "name": self.name,
@@ -111,7 +111,7 @@ class Contrastive(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Contrastive":
-        """Builds the model again."""
+        """Builds the model from `get_config`."""
         parts = {
             name: keras.saving.deserialize_keras_object(config[name], custom_objects)
             for name in ("encoder", "augmentation")
@@ -121,7 +121,7 @@ class Contrastive(keras.Model):
     # ---- Training.
 
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> keras.callbacks.History:
-        """Trains as `keras.Model.fit` does, with the same arguments."""
+        """Trains like `keras.Model.fit`, with the same arguments."""
         if self.loss is not None:
             raise UserError("compile(loss=...): the method computes the loss; compile without one")
         steps = self._num_batches(x, kwargs.get("batch_size"))
@@ -158,7 +158,7 @@ class Contrastive(keras.Model):
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """The loss terms of one replica's share of a batch."""
         images, labels = self._unpack(data)
-        # Steps of evaluation count down from -1: their views are none of training's.
+        # Evaluation steps count down from -1, so that their views differ from those of training.
         seed = tf.stack([self.seed, -1 - tf.cast(self._evaluated, tf.int32)])
         context = step_context(self._steps, self.seed, self._steps_per_epoch)
         context = context._replace(seed=seed, training=False)
@@ -169,7 +169,7 @@ class Contrastive(keras.Model):
         return self._watch(terms, images)
 
     def _after_step(self, strategy: tf.distribute.Strategy) -> None:
-        """What happens once, when all replicas have updated their weights."""
+        """Runs once after all replicas have updated their weights."""
         del strategy
         self.method.after_step(step_context(self._steps, self.seed, self._steps_per_epoch))
         distribute.update(self._steps, lambda steps: steps + 1)
@@ -181,7 +181,7 @@ class Contrastive(keras.Model):
 
     @property
     def metrics(self) -> list[keras.Metric]:
-        """What `fit` and `evaluate` average."""
+        """The metrics that `fit` and `evaluate` average."""
         return list(self._watched)
 
     def get_metrics_result(self) -> dict[str, tf.Tensor]:
@@ -193,11 +193,11 @@ class Contrastive(keras.Model):
         return values
 
     def reset_metrics(self) -> None:
-        """Starts new means; every evaluation sees the same views."""
+        """Starts new means; every evaluation uses the same views."""
         super().reset_metrics()
         self._evaluated.assign(0)
 
-    # ---- What is refused.
+    # ---- Checks of arguments.
 
     def _unpack(self, batch: Any) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Images and labels of a batch."""
@@ -227,7 +227,7 @@ class Contrastive(keras.Model):
         return images, labels
 
     def _num_batches(self, x: Any, batch_size: int | None) -> int | None:
-        """Batches per epoch, where the data tell it; refuses those that replicas cannot share."""
+        """Batches per epoch, if known; raises UserError if replicas cannot share a batch."""
         usual = batch_size or 32
         size: int | None = usual
         count = getattr(x, "num_batches", None)
@@ -248,7 +248,7 @@ class Contrastive(keras.Model):
 
 
 def _configuration(method: str, settings: dict[str, Any]) -> ConfigDict:
-    """The defaults with these settings, each of them checked."""
+    """The default configuration with these settings, each checked."""
     with _as_arguments():
         check_name(method)
         own = (f"{METHODS[method].section}.{key}" for key in METHODS[method].settings)
@@ -266,7 +266,7 @@ def _configuration(method: str, settings: dict[str, Any]) -> ConfigDict:
 
 
 def _check_encoder(encoder: keras.Model, method: str, num_classes: int) -> None:
-    """Refuses an encoder that the method cannot train, or not wholly."""
+    """Raises UserError for an encoder that the method cannot train completely."""
     made = "as tfvmf.models.build_encoder makes it"
     if not isinstance(encoder, keras.Model):
         raise UserError(f"encoder is a {type(encoder).__name__}: expected a Keras model, {made}")
@@ -300,7 +300,7 @@ def _check_encoder(encoder: keras.Model, method: str, num_classes: int) -> None:
 
 @contextlib.contextmanager
 def _as_arguments() -> Iterator[None]:
-    """Names arguments where a message names flags of a program."""
+    """Replaces the names of flags in messages by those of arguments."""
     try:
         yield
     except UserError as error:

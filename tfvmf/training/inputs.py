@@ -1,4 +1,4 @@
-"""What a run's configuration says of its input: sources, views, batches."""
+"""The input of a run, from its configuration: sources, views, batches."""
 
 import contextlib
 import csv
@@ -25,32 +25,32 @@ from tfvmf.progress import printable
 from tfvmf.training.monitor import Monitor, evenly
 from tfvmf.training.step import views_of
 
-_MOST_BROKEN = 0.01  # of all files: more is not a few bad files, but something else
-_DRAWN_IMAGES, _DRAWN_VIEWS = 10, 8  # in a sheet of views
+_MOST_BROKEN = 0.01  # share of all files; more suggests a problem other than a few bad files
+_DRAWN_IMAGES, _DRAWN_VIEWS = 10, 8  # per contact sheet of views
 
 Sources = tuple[data.Source, data.Source, data.Source]
 
 
 class Inputs(NamedTuple):
-    """What a run is trained on, and watched on."""
+    """The data that a run is trained and monitored on."""
 
-    name: str  # of the data, for messages
-    description: str  # what the examples are: `1,397 images of 32x32`
+    name: str  # name of the data, for messages
+    description: str  # the examples in words: `1,397 images of 32x32`
     size: int  # number of examples
-    num_classes: int  # of their labels, 0 without labels
+    num_classes: int  # 0 without labels
     reader: Callable[[], pipeline.Reader]  # makes the function from indices [B] to their batch
-    views: Callable[[Method], list[ViewKind]]  # the kinds of views that a method gets of them
-    monitor: Callable[[Method], Callable[[], dict[str, float]]]  # for a method, what measures it
-    fingerprint: Callable[[], str] = lambda: ""  # a hash, where the configuration holds none
-    broken: Mapping[str, str] = {}  # {file: reason} of the files that were left out
-    files: int = 0  # how many there are with these
-    notes: Sequence[str] = ()  # what to print about the data, one line each
-    check: Callable[[Method], None] = lambda method: None  # before anything is written
-    prepare: Callable[[Method], None] = lambda method: None  # weights in place, before step 1
+    views: Callable[[Method], list[ViewKind]]  # the kinds of views that a method gets
+    monitor: Callable[[Method], Callable[[], dict[str, float]]]  # makes a method's monitor
+    fingerprint: Callable[[], str] = lambda: ""  # a hash, if the configuration holds none
+    broken: Mapping[str, str] = {}  # {file: reason} for skipped files
+    files: int = 0  # number of files, including these
+    notes: Sequence[str] = ()  # lines to print about the data
+    check: Callable[[Method], None] = lambda method: None  # called before anything is written
+    prepare: Callable[[Method], None] = lambda method: None  # called before step 1, after loading
 
 
 def image_inputs(config: ConfigDict, sources: Sources | None = None) -> Inputs:
-    """The images that a run's configuration names, or `sources` that `load_sources` returned."""
+    """The images that a run's configuration names, or `sources` from `load_sources`."""
     augmentation = augmentation_from_config(config, size=view_size(config))
     source, bank, queries = sources or load_sources(config)
     height, width, _ = source.image_shape
@@ -82,13 +82,10 @@ def image_inputs(config: ConfigDict, sources: Sources | None = None) -> Inputs:
 
 
 def check_broken(inputs: Inputs, workdir: pathlib.Path, *, strict: bool, write: bool) -> None:
-    """Lists the files that cannot be read in `broken.csv`; says so, or refuses to train.
-
-    Refused are more than 1 % of all files, any if `strict`. One of all workers may `write`.
-    """
+    """Lists unreadable files in `broken.csv`; UserError if over 1 % of all, or any if `strict`."""
     path, count = workdir / "broken.csv", len(inputs.broken)
     if not count:
-        with contextlib.suppress(OSError):  # there is none
+        with contextlib.suppress(OSError):  # there is no such file
             path.unlink() if write else None
         return
     if write:
@@ -106,16 +103,12 @@ def check_broken(inputs: Inputs, workdir: pathlib.Path, *, strict: bool, write: 
 
 
 def memory_limit(config: ConfigDict) -> int:
-    """Bytes that a run's data may take."""
+    """The memory limit for a run's data, in bytes."""
     return int(config.data.memory_limit_gib * 2**30)
 
 
 def load_source(config: ConfigDict, spec: str, split: str, *, reserve: bool = False) -> data.Source:
-    """Opens a source at the size and place that a run's configuration says.
-
-    Of the run's own training images it holds those that are not reserved, or the `reserve`. Files
-    that cannot be read are left out, as the run itself does.
-    """
+    """Opens a source with a run's settings; its training data without, or only, the reserve."""
     source = data.load_source(
         spec,
         split,
@@ -134,15 +127,12 @@ def load_source(config: ConfigDict, spec: str, split: str, *, reserve: bool = Fa
             f"--config.data.reserve={share:g} keeps {count:,} of {source.size:,} training images: "
             "expected at least 1, and 2 left to train on"
         )
-    kept = sample_indices(source, count)  # each class with its share
+    kept = sample_indices(source, count)  # stratified by class
     return source.subset(kept if reserve else np.setdiff1d(np.arange(source.size), kept))
 
 
 def load_reserve(config: ConfigDict) -> data.Source | None:
-    """The training images that a run was never trained on (`config.data.reserve`), or None.
-
-    They do not depend on the run's seed: the members of an ensemble keep the same images.
-    """
+    """The images held back from training (`config.data.reserve`) for any seed of a run, or None."""
     if not config.data.reserve:
         return None
     return load_source(config, config.data.source, config.data.train_split, reserve=True)
@@ -153,7 +143,7 @@ def _reserved(source: data.Source) -> int:
 
 
 def load_sources(config: ConfigDict) -> Sources:
-    """Training data, and the monitor's bank and queries."""
+    """The training data, and the monitor's bank and queries."""
     train_source = load_source(config, config.data.source, config.data.train_split)
     evaluated = config.data.eval_source or config.data.source
     bank = train_source
@@ -163,7 +153,7 @@ def load_sources(config: ConfigDict) -> Sources:
 
 
 def augmentation_from_config(config: ConfigDict, *, size: int | None = None) -> data.Augmentation:
-    """The views that a run's configuration describes, as large as its images or of `size`."""
+    """The augmentation of a run's configuration, at its image size or at `size`."""
     size = size or config.data.image_size
     try:
         return data.Augmentation(size=size, seed=config.seed, **config.augment.to_dict())
@@ -172,7 +162,7 @@ def augmentation_from_config(config: ConfigDict, *, size: int | None = None) -> 
 
 
 def draw_views(config: ConfigDict, path: str | os.PathLike[str]) -> None:
-    """Writes a PNG with a few training images, each beside views of it."""
+    """Writes a PNG with a few training images, each next to views of it."""
     validate(config)
     source = load_source(config, config.data.source, config.data.train_split)
     rows = evenly(source.size, _DRAWN_IMAGES)
@@ -219,8 +209,8 @@ def make_iterator(
             first_replica=context.input_pipeline_id * local,
             local_replicas=local,
         )
-        # Endless, though nobody reads past the end: of data that ends, several workers ask each
-        # other at every step whether there is some left, and forget the batch's size.
+        # Endless, although nobody reads past the end: for finite data, workers ask each other at
+        # every step whether there is more, and lose the static batch size.
         return made.repeat()
 
     return iter(strategy.distribute_datasets_from_function(dataset))

@@ -1,4 +1,4 @@
-"""The training run: from a configuration and a directory to a trained encoder in it."""
+"""A training run: from a configuration to a trained encoder in a run directory."""
 
 import contextlib
 import dataclasses
@@ -34,14 +34,14 @@ from tfvmf.training.optimizers import make_optimizer
 from tfvmf.training.step import TrainStep, make_train_step
 from tfvmf.training.strategies import PEER_TIMEOUT, as_user_errors, is_chief, make_strategy
 
-_TIMED_STEPS, _TIMED_SECONDS = 20, 20.0  # of the measurement for config.minutes, at most
-# Weights per width^2, and outputs of layers per width and pixel, more than any network has here
-# (ResNet-50: 5,900 and 180): what fits by these needs no closer look.
+_TIMED_STEPS, _TIMED_SECONDS = 20, 20.0  # upper bounds of the measurement for config.minutes
+# Upper bounds of weights per width^2, and of layer outputs per width and pixel, for all networks
+# here (ResNet-50: 5,900 and 180). If these fit into memory, nothing else is checked.
 _MOST_WEIGHTS, _MOST_OUTPUTS = 8_000, 250
-# Measured peak of ResNet-18 against all outputs of its layers, kept for the gradient as float32:
-# 0.75 at batch 690 and width 16, 0.97 at 128 and 32.
+# Lower bound of the peak memory of ResNet-18 as a share of all its layers' float32 outputs, which
+# are kept for the gradient. Measured: 0.75 at batch 690 and width 16, 0.97 at 128 and 32.
 _KEPT = 0.7
-_NARROW = 8  # the width of the network that is looked at
+_NARROW = 8  # the width of the network that is built to count weights and outputs
 
 
 def train(
@@ -58,24 +58,24 @@ def train(
     make_inputs: Callable[[ConfigDict], Inputs] = image_inputs,
     advice: str = run_directory.FORCE,
 ) -> dict[str, float]:
-    """Trains what a configuration asks for, or continues the run that is in the directory.
+    """Trains a configuration, or continues the run in the directory.
 
-    Every member of an ensemble of seeds is a run directory of its own, `<workdir>/members/00` and
-    so on, that evaluates and exports like any other; members that are trained stay as they are.
+    Each member of an ensemble of seeds is a run directory of its own, `<workdir>/members/00` and
+    so on, which can be evaluated and exported. Members that are already trained are skipped.
 
     Args:
         config: Every setting of the run (`tfvmf.config.default_config`).
         workdir: The run directory. Training there again resumes from the last checkpoint.
         force_config: Continue although the directory's run had other settings.
         logical_devices: See `strategies.make_strategy`.
-        peer_timeout: See there.
-        deterministic: Switch TensorFlow's op determinism on, for good in this process: the same
+        peer_timeout: See `strategies.make_strategy`.
+        deterministic: Enable TensorFlow's op determinism, permanently for this process: the same
             call gives the same bits, interrupted or not.
-        strict: Refuse to train if any file cannot be read (`check_broken`).
-        command: With `config.minutes`, the command that trains for a number of epochs, to print.
-        initialize: Gives a new method other weights than random ones.
-        make_inputs: What the configuration is trained on.
-        advice: What to do, beside choosing another directory, where its run had other settings.
+        strict: Do not train if any file cannot be read (`check_broken`).
+        command: With `config.minutes`, makes the command to print for a number of epochs.
+        initialize: Replaces the random weights of a new method.
+        make_inputs: Makes the training data from the configuration.
+        advice: What to do, besides choosing another directory, if its run had other settings.
 
     Returns:
         The last measured values (`loss`, `knn_accuracy`, ...).
@@ -100,7 +100,7 @@ def train(
                 latest = train(member, run_directory.member(workdir, number), **options)
         return latest
 
-    # ---- Data: every problem with it shows before anything is trained.
+    # ---- Data: all problems show before training starts.
     inputs = make_inputs(config)
     check_broken(inputs, workdir, strict=strict, write=chief)
     epoch_steps = pipeline.steps_per_epoch(inputs.size, config.batch_size, name=inputs.name)
@@ -181,7 +181,7 @@ def train(
         strategies.check_same(strategy, alike, variables, workdir, start)
 
         def save_member(number: int) -> None:
-            """Writes the present state as a run directory of its own."""
+            """Writes the current state as a run directory of its own."""
             directory = run_directory.member(workdir, number)
             if chief:
                 run_directory.write_or_check_config(directory, alone(config), facts, force=True)
@@ -222,7 +222,7 @@ def train(
 
 
 def alone(config: ConfigDict, **changes: Any) -> ConfigDict:
-    """The configuration of a member of an ensemble as that of a run of its own."""
+    """The configuration of an ensemble's member as a separate run."""
     member = ConfigDict(config.to_dict())
     member.ensemble.num_members = 1
     member.update(changes)
@@ -232,7 +232,7 @@ def alone(config: ConfigDict, **changes: Any) -> ConfigDict:
 def load_members(
     workdir: str | pathlib.Path, *, trust_model: bool = False
 ) -> list[tuple[Method, int]]:
-    """The trained methods of an ensemble with the steps of their weights; [] for any other run."""
+    """An ensemble's trained methods with the steps of their weights; [] for any other run."""
     workdir = pathlib.Path(workdir).expanduser()
     count = run_directory.read(workdir)[0].ensemble.num_members
     loaded = []
@@ -246,15 +246,15 @@ def load_members(
 
 
 class Plan:
-    """How long a run is, and how often it saves, measures and logs; all in steps."""
+    """The length of a run and the intervals for saving, measuring and logging, in steps."""
 
     def __init__(self, config: ConfigDict, steps_per_epoch: int) -> None:
-        def steps(epochs: float) -> int:  # 0 stays 0, all else is at least one
+        def steps(epochs: float) -> int:  # 0 stays 0, anything else is at least one
             return max(1, round(epochs * steps_per_epoch)) if epochs else 0
 
         self.steps_per_epoch = steps_per_epoch
         self.total_steps = config.epochs * steps_per_epoch
-        self.cycles = _num_cycles(config)  # of the learning rate, each of the same length
+        self.cycles = _num_cycles(config)  # cycles of the learning rate, of equal length
         self.monitor_every = steps(config.monitor.every_epochs)
         self.save_every = steps(config.checkpoint.every_epochs)
         self.log_every = config.log_every_steps
@@ -269,7 +269,7 @@ def _num_cycles(config: ConfigDict) -> int:
 
 
 def epochs_within(config: ConfigDict, seconds: float) -> int:
-    """How many epochs of so many seconds fit into `config.minutes`: at least one, whole cycles."""
+    """The number of epochs that fit into `config.minutes`: at least one, in whole cycles."""
     cycles = _num_cycles(config)
     return max(1, int(60 * config.minutes / seconds) // cycles) * cycles
 
@@ -277,7 +277,7 @@ def epochs_within(config: ConfigDict, seconds: float) -> int:
 def measure(
     step: TrainStep, batches: Iterator, monitor: Callable[[], object]
 ) -> tuple[float, float]:
-    """Seconds of a step and of a look at held-out images, in a run that is then thrown away."""
+    """The seconds of a step and of a monitor call, in a run that is then discarded."""
     seconds: list[float] = []
     with Progress(_TIMED_STEPS, description="measuring the pace", rate=False) as progress:
         for _ in range(_TIMED_STEPS):
@@ -289,15 +289,12 @@ def measure(
                 break
     clock = time.perf_counter()
     monitor()
-    # The first step builds the graph; of the others the median, as other programs may interfere.
+    # The first step builds the graph. The median of the others ignores interference.
     return float(np.median(seconds[1:])), time.perf_counter() - clock
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and saved its state first.
-
-    `exit_code` is 130 after Ctrl-C and 143 after SIGTERM, as shells count.
-    """
+    """The run was stopped and its state saved; `exit_code` is 130 (Ctrl-C) or 143 (SIGTERM)."""
 
     def __init__(self, signum: int, message: str) -> None:
         super().__init__(message)
@@ -306,7 +303,7 @@ class Interrupted(Exception):
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """Collects Ctrl-C or SIGTERM, to be obeyed after the present step; a second one acts at once.
+    """Collects Ctrl-C or SIGTERM, to be obeyed after the current step; a second one acts at once.
 
     TensorFlow's PreemptionCheckpointHandler stops where its own `run` is called and saves by its
     own manager; here the same step saves, logs and agrees with the other workers.
@@ -339,7 +336,7 @@ class Run:
     monitor: Callable[[], dict[str, float]]
     checkpoints: Checkpoints
     writer: MetricsWriter | None
-    save_member: Callable[[int], None]  # saves the state as that member of an ensemble
+    save_member: Callable[[int], None]  # saves the state as this member of an ensemble
     stopping: Callable[[int, int], int]  # signal of this process, step -> signal to obey now
 
     def __call__(self, batches: Iterator, start: int) -> dict[str, float]:
@@ -367,7 +364,7 @@ class Run:
                 monitors = plan.is_due(step, plan.monitor_every)
                 if saves or monitors or first or plan.is_due(step, plan.log_every):
                     values = self._collect(pending, step)
-                    if not first:  # which built the graph
+                    if not first:  # the first step built the graph
                         images = len(pending) * self.method.config.batch_size
                         values["images_per_second"] = images / (time.perf_counter() - clock)
                     told, pending = write(values), []
@@ -394,7 +391,7 @@ class Run:
         return latest or self.monitor()
 
     def _collect(self, pending: list[dict[str, tf.Tensor]], step: int) -> dict[str, float]:
-        """Mean of the terms since the last log line; refuses to continue from a broken loss."""
+        """Means of the terms since the last log line; raises an error if the loss is not finite."""
         terms = {name: np.array([entry[name] for entry in pending]) for name in pending[0]}
         for position, loss in enumerate(terms["loss"]):
             if not math.isfinite(loss):
@@ -412,11 +409,7 @@ class Run:
 
 
 def check_memory(config: ConfigDict, *, workers: int = 1) -> None:
-    """Refuses a batch and a network that cannot fit into this machine's memory.
-
-    At least weights, their gradients and two moments of Adam are needed, and what the layers of the
-    backbone put out for a worker's share of a batch. TensorFlow watches a GPU's memory.
-    """
+    """Raises UserError if weights, gradients, Adam and a batch's layer outputs exceed memory."""
     if tf.config.list_physical_devices("GPU"):
         return
     size, width, backbone = view_size(config), config.model.width, config.model.backbone
@@ -427,7 +420,7 @@ def check_memory(config: ConfigDict, *, workers: int = 1) -> None:
         return 4 * (4 * weights + _KEPT * images * outputs)
 
     needed = bytes_of(width**2 * _MOST_WEIGHTS, width * size**2 * _MOST_OUTPUTS)
-    if backbone not in BACKBONES:  # nothing is known of it but the images it gets
+    if backbone not in BACKBONES:  # only its input size is known
         needed = bytes_of(0, 3 * size**2)
     elif needed > there:
         needed = bytes_of(*_footprint(backbone, config.model.stem, size, width))
@@ -440,7 +433,7 @@ def check_memory(config: ConfigDict, *, workers: int = 1) -> None:
 
 
 def _footprint(backbone: str, stem: str, size: int, width: int) -> tuple[float, float]:
-    """Weights of a network, and numbers that its layers put out for an image; from a narrow one."""
+    """A network's number of weights, and of outputs per image, scaled up from a narrow one."""
     with building(seed=0):
         module = importlib.import_module(BACKBONES[backbone])
         narrow = module.build_backbone(backbone, width=_NARROW, stem=stem)
@@ -451,9 +444,9 @@ def _footprint(backbone: str, stem: str, size: int, width: int) -> tuple[float, 
 
 
 def available_memory() -> float:
-    """Bytes of memory that this process may use."""
+    """The memory that this process may use, in bytes."""
     total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # no such limit, or "max"
+        with contextlib.suppress(OSError, ValueError):  # no limit, or "max"
             total = min(total, float(pathlib.Path(limit).read_text(encoding="ascii")))
     return total

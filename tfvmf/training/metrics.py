@@ -1,4 +1,4 @@
-"""What a run reports: JSON lines, events for TensorBoard, and lines in the terminal."""
+"""The reports of a run: JSON lines, TensorBoard events, and lines in the terminal."""
 
 import contextlib
 import json
@@ -11,10 +11,7 @@ from tfvmf.files import read_text, write_text, writing
 
 
 class MetricsWriter:
-    """Appends to `metrics.jsonl` and to TensorBoard events in a run directory.
-
-    Lines after the `step` at which the run (re)starts are dropped: they will be written again.
-    """
+    """Appends to `metrics.jsonl` and TensorBoard events; drops lines after the first `step`."""
 
     def __init__(self, directory: pathlib.Path, *, step: int) -> None:
         self.path = directory / "metrics.jsonl"
@@ -23,15 +20,15 @@ class MetricsWriter:
             write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
             self._file = self.path.open("a", encoding="utf-8")
             if (directory / "tensorboard").exists():
-                # Tells TensorBoard to forget the events after `step`. Files are read in the order
-                # of their names: two dots, to come before the next one's host.
+                # Tells TensorBoard to drop the events after `step`. Files are read in the order
+                # of their names: two dots sort before the host name of the next file.
                 now, kinds = time.time(), tf.compat.v1
                 path = directory / "tensorboard" / f"events.out.tfevents.{int(now)}..restart"
                 log = kinds.SessionLog(status=kinds.SessionLog.START)
                 started = kinds.Event(wall_time=now, step=step + 1, session_log=log)
                 version = kinds.Event(wall_time=now, file_version="brain.Event:2")
                 with tf.io.TFRecordWriter(str(path)) as file:
-                    for event in (version, started, started):  # the first start forgets nothing
+                    for event in (version, started, started):  # the first start drops nothing
                         file.write(event.SerializeToString())
             self._events = tf.summary.create_file_writer(str(directory / "tensorboard"))
 
@@ -45,7 +42,7 @@ class MetricsWriter:
                     tf.summary.scalar(name, value)
 
     def close(self) -> None:
-        """Flushes both."""
+        """Flushes and closes both."""
         with self._writing():
             self._file.close()
             self._events.close()
@@ -55,7 +52,7 @@ class MetricsWriter:
 
 
 def read_metrics(directory: str | pathlib.Path) -> list[dict[str, float]]:
-    """The lines of a run's `metrics.jsonl` but for damaged ones, [] if it has none."""
+    """The undamaged lines of a run's `metrics.jsonl`; [] if there is none."""
     path = pathlib.Path(directory).expanduser() / "metrics.jsonl"
     lines = []
     for text in (read_text(path) or "").split("\n"):
@@ -69,7 +66,7 @@ def read_metrics(directory: str | pathlib.Path) -> list[dict[str, float]]:
 
 
 def summary(values: dict[str, float], term_names: tuple[str, ...]) -> str:
-    """The most important values, on one line; a narrow terminal cuts off its end."""
+    """The most important values on one line, the least important ones last."""
     shown = {
         "loss": "loss {loss:.3f}",
         "kappa": "kappa {kappa:.2f}±{kappa_std:.2f}",

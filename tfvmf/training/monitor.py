@@ -1,4 +1,4 @@
-"""A look at the encoder while it trains: accuracy, kappa and collapse on held-out images."""
+"""Measures the encoder during training: accuracy, kappa and collapse on held-out images."""
 
 import keras
 import numpy as np
@@ -6,14 +6,11 @@ import numpy as np
 from tfvmf import inference, neighbors
 from tfvmf.data.base import Source
 
-_COLLAPSED_STD, _COLLAPSED_RANK = 0.25, 2.0  # an even spread has 1 and d, see `spread`
+_COLLAPSED_STD, _COLLAPSED_RANK = 0.25, 2.0  # evenly spread directions have 1 and d, see `spread`
 
 
 class Monitor:
-    """Classifies held-out images by their nearest labeled neighbors among the features.
-
-    Images of both sources are taken evenly. Without labels on both, only kappa is watched.
-    """
+    """Classifies held-out images by labeled neighbors; without labels, measures only kappa."""
 
     def __init__(
         self,
@@ -46,10 +43,10 @@ class Monitor:
 
 
 def spread(directions: np.ndarray) -> dict[str, float]:
-    """How far unit vectors [N, d] are from having collapsed.
+    """How far unit vectors [N, d] are from collapse.
 
-    `direction_std` is the mean over dimensions of the standard deviation, times sqrt(d): 1 if they
-    are spread evenly, 0 for a single one. `effective_rank`, the number of dimensions in use, is
+    `direction_std` is the mean standard deviation over dimensions, times sqrt(d): 1 if they are
+    evenly spread, 0 if they are equal. `effective_rank`, the number of dimensions in use, is
     exp(entropy) of the shares p_i = s_i / sum(s) of the singular values s of the centered vectors.
     """
     deviation = directions.std(axis=0).mean() * np.sqrt(directions.shape[1])
@@ -60,7 +57,7 @@ def spread(directions: np.ndarray) -> dict[str, float]:
 
 
 def collapse_warning(values: dict[str, float]) -> str:
-    """A warning about directions that have collapsed; empty if they have not."""
+    """A warning if the directions have collapsed, else ""."""
     deviation, rank = values["direction_std"], values["effective_rank"]
     if deviation >= _COLLAPSED_STD and rank >= _COLLAPSED_RANK:
         return ""
@@ -72,5 +69,5 @@ def collapse_warning(values: dict[str, float]) -> str:
 
 
 def evenly(size: int, count: int) -> np.ndarray:
-    """At most `count` rows of `size`, evenly spread."""
+    """At most `count` rows out of `size`, evenly spaced."""
     return np.unique(np.linspace(0, size - 1, min(size, count)).astype(np.int64))

@@ -1,4 +1,4 @@
-"""Optimizers by name, with warm-up, cosine decay and weight decay where it belongs."""
+"""Optimizers by name, with warm-up, cosine decay, and weight decay of matrices only."""
 
 import math
 from typing import Any
@@ -18,8 +18,8 @@ def make_optimizer(
 ) -> keras.optimizers.Optimizer:
     """Builds the optimizer that `config` (a run's section `optimizer`) describes.
 
-    The learning rate rises linearly from 0 over the warm-up and falls to 0 along a cosine, in each
-    cycle. Weight decay leaves out everything of one dimension: biases and the scales of norms.
+    In each cycle, the learning rate rises linearly from 0 over the warm-up and falls to 0 along a
+    cosine. Weight decay excludes one-dimensional variables: biases and the scales of norms.
     """
     cycle = total_steps // cycles
     warmup = min(round(config.warmup_epochs * steps_per_epoch), cycle - 1)
@@ -44,28 +44,25 @@ def make_optimizer(
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class Cycles(keras.optimizers.schedules.CosineDecay):
-    """Warm-up and decay again and again; Keras's CosineDecayRestarts has no warm-up."""
+    """Repeated warm-up and decay; Keras's CosineDecayRestarts has no warm-up."""
 
     def __call__(self, step: Any) -> tf.Tensor:
-        """The learning rate of a step."""
+        """The learning rate at a step."""
         return super().__call__(keras.ops.mod(step, self.warmup_steps + self.decay_steps))
 
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class Muon(keras.optimizers.Muon):
-    """Keras's Muon, for the filters of convolutions too and on any number of replicas.
+    """Keras's Muon (Jordan et al., 2024), also for convolution filters and on several replicas.
 
-    A filter [h, w, C, K] is a matrix [h w C, K]. With M the momentum of its gradient by Nesterov's
-    rule and M = U S V', the step is
+    A filter [h, w, C, K] is a matrix [h w C, K]. With M = U S V' the Nesterov momentum of its
+    gradient, and U V' from five Newton-Schulz iterations, the step is
 
         W <- (1 - rate decay) W - rate sqrt(max(1, K / (h w C))) U V'
 
-    with U V' by five iterations of Newton and Schulz. Everything of one dimension is moved by Adam,
-    at a tenth of the rate. Jordan et al., "Muon: an optimizer for hidden layers in neural
-    networks", 2024.
-
-    `matrix_decay` is the weight decay of matrices: Keras's own arguments for it assign to variables
-    in a way that several replicas refuse.
+    One-dimensional variables are updated by Adam, at a tenth of the rate. `matrix_decay` is the
+    weight decay of matrices: Keras's own arguments for it assign to variables in a way that fails
+    with several replicas.
     """
 
     def __init__(
@@ -76,29 +73,29 @@ class Muon(keras.optimizers.Muon):
         self.matrix_decay = matrix_decay
 
     def build(self, var_list: list[keras.Variable]) -> None:
-        """Creates the moments; those that have a second one are moved by Adam."""
+        """Creates the moments; variables with a second moment are updated by Adam."""
         super().build(var_list)
         for position, variable in enumerate(var_list):
             if len(variable.shape) > 1:
                 self.adam_velocities[position] = None
 
     def update_step(self, gradient: tf.Tensor, variable: Any, learning_rate: tf.Tensor) -> None:
-        """Moves one variable."""
+        """Updates one variable."""
         rate = tf.cast(learning_rate, variable.dtype)
         if self.matrix_decay and len(variable.shape) > 1:
             self.assign_sub(variable, rate * self.matrix_decay * variable)
         super().update_step(tf.cast(gradient, variable.dtype), variable, rate)
 
     def zeropower_via_newtonschulz5(self, x: tf.Tensor, steps: int) -> tf.Tensor:
-        """U V' of a matrix, or of a filter as one."""
+        """U V' of a matrix, or of a filter as a matrix."""
         matrix = tf.reshape(x, [-1, x.shape[-1]])
         return tf.reshape(super().zeropower_via_newtonschulz5(matrix, steps), x.shape)
 
     def lr_adjust(self, x: tf.Tensor) -> tf.Tensor:
-        """Gives entries of U V' the same size whatever its shape."""
+        """Scales the update so that its entries have the same size for every shape."""
         rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
         return x * math.sqrt(max(1.0, columns / rows))
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to build the optimizer again."""
+        """The arguments for `from_config`."""
         return {**super().get_config(), "matrix_decay": self.matrix_decay}

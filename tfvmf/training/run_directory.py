@@ -1,4 +1,4 @@
-"""A run directory is a run's identity: its configuration, once written, stays."""
+"""A run directory is a run's identity: its configuration does not change once written."""
 
 import json
 import pathlib
@@ -12,13 +12,13 @@ from tfvmf.files import read_text, write_json
 from tfvmf.methods import Method
 from tfvmf.settings import Setting
 
-# The same run on other devices, or with its data elsewhere, is the same run.
+# A run on other devices, or with its data elsewhere, is still the same run.
 MAY_DIFFER = (
     *("strategy", "data.data_dir", "data.memory_limit_gib", "data.max_pixels"),
     "fit_kappa.trust_model",
 )
 FORCE = ", or --force_config to continue with the new ones"
-_FITTED = ("judge.npz", "probe.npz")  # to the weights of the run, by `tfvmf.posthoc`
+_FITTED = ("judge.npz", "probe.npz")  # fitted to the weights of the run by `tfvmf.posthoc`
 
 
 def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
@@ -27,7 +27,7 @@ def member(workdir: pathlib.Path, number: int) -> pathlib.Path:
 
 
 def prepare(workdir: pathlib.Path, method: Method) -> None:
-    """Keeps what loading the method will need, and removes what was fitted to earlier weights."""
+    """Stores the files that the method needs; deletes what was fitted to earlier weights."""
     for name in _FITTED:
         (workdir / name).unlink(missing_ok=True)
     method.keep_files(workdir)
@@ -41,9 +41,9 @@ def write_or_check_config(
     force: bool = False,
     advice: str = FORCE,
 ) -> None:
-    """Writes `config.json`, or checks that a run which is already there has the same settings."""
+    """Writes `config.json`, or checks that the existing run has the same settings."""
     path = workdir / "config.json"
-    if read_text(path) is not None and not force:  # unreadable is not absent, whatever is forced
+    if read_text(path) is not None and not force:  # raises an error for an unreadable file
         check(workdir, config, advice=advice)
     write_json(path, {"config": config.to_dict(), "facts": facts})
 
@@ -61,7 +61,7 @@ def chosen_epochs(workdir: pathlib.Path, config: ConfigDict, *, force: bool = Fa
 
 
 def check(workdir: pathlib.Path, config: ConfigDict, *, advice: str = "") -> dict[str, Any]:
-    """Refuses a run whose settings, other than `MAY_DIFFER`, differ; returns its facts."""
+    """Raises UserError if settings other than `MAY_DIFFER` differ; returns the run's facts."""
     found, facts = read(workdir)
     changed = differences(found, config)
     for free in MAY_DIFFER if config.minutes else (*MAY_DIFFER, "minutes"):
@@ -83,7 +83,7 @@ def read(workdir: pathlib.Path) -> tuple[ConfigDict, dict[str, Any]]:
             f"{workdir} is not a run directory (no config.json): `tfvmf train` makes one"
         )
     config = default_config()
-    config.model.one_pass = True  # of runs from before there was a choice
+    config.model.one_pass = True  # the value of runs that are older than this setting
     try:
         content = json.loads(text)
         facts, stored = dict(content["facts"]), flatten(dict(content["config"]))

@@ -1,4 +1,4 @@
-"""One training step, as one graph: augment, encode, loss, gradient, update; on every replica."""
+"""One training step as one graph, on every replica: augment, encode, loss, gradient, update."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,19 +14,18 @@ TrainStep = Callable[[Iterator], dict[str, tf.Tensor]]
 
 
 def views_of(method: Method, augmentation: data.Augmentation) -> list[ViewKind]:
-    """The kinds of views that a method trains on, and how many of each are made at once."""
+    """The kinds of views that a method trains on, and how many of each to make at once."""
     kinds = method.view_kinds(augmentation)
     if method.config.model.one_pass:
         return kinds
-    # Each by itself, so that a pass can start when its view is made.
+    # Each by itself, so that a pass can start as soon as its view is made.
     return [(make, 1) for make, count in kinds for _ in range(count)]
 
 
 def make_views(images: tf.Tensor, kinds: Sequence[ViewKind], seed: tf.Tensor) -> list[tf.Tensor]:
-    """The views of one replica's share [B, H, W, 3] of a batch; `seed` is the run's and the step.
+    """The views of one replica's share [B, H, W, 3] of a batch; `seed` is (seed, step).
 
-    All randomness comes from (seed, step, position in the global batch, view): the views are the
-    same whatever the number of replicas, and again when a step is repeated after a restart.
+    They depend only on (seed, step, position in the global batch, view), not on replicas.
     """
     rows = tf.shape(images)[0]
     positions = distribute.replica_id() * rows + tf.range(rows)
@@ -34,7 +33,7 @@ def make_views(images: tf.Tensor, kinds: Sequence[ViewKind], seed: tf.Tensor) ->
     for augmentation, count in kinds:
         numbers = range(len(made), len(made) + count)
         seeds = [example_seeds(seed[0], seed[1], positions, number) for number in numbers]
-        # All views at once: one large batch of each operation beats several small ones.
+        # All views at once: one large batch per operation is faster than several small ones.
         copies = tf.concat([images] * count, axis=0)
         made += tf.split(augmentation(copies, tf.concat(seeds, axis=0)), count)
     return made
@@ -51,7 +50,7 @@ def update(
     variables = method.trainable_variables
     with tf.GradientTape() as tape:
         terms = method.loss(views, labels, context)
-        # The optimizer adds the replicas' gradients: those of the shares make the mean loss's.
+        # The optimizer adds the replicas' gradients: scaled, they sum to that of the mean loss.
         share = optimizer.scale_loss(terms["loss"] / distribute.num_replicas())
     optimizer.apply(tape.gradient(share, variables), variables)
     return terms
@@ -67,10 +66,9 @@ def make_train_step(
     steps_per_epoch: int,
     backbone_rate: float = 1.0,
 ) -> TrainStep:
-    """Builds the `tf.function` that takes the next batch of an iterator and trains on it.
+    """Builds the `tf.function` that trains on an iterator's next batch and returns mean terms.
 
-    It returns the loss terms, averaged over the replicas. Models and optimizer were made in the
-    strategy's scope; the backbone takes the share `backbone_rate` of the optimizer's steps.
+    `backbone_rate` scales updates of the backbone. Build everything in the strategy's scope.
     """
     slow = method.backbone_variables if backbone_rate != 1.0 else []
 
@@ -96,6 +94,6 @@ def make_train_step(
 
 
 def step_context(step: keras.Variable, seed: int, steps_per_epoch: int) -> StepContext:
-    """Where training stands after `step` steps."""
+    """The context of the step that follows `step` steps."""
     step = tf.cast(step, tf.int32)
     return StepContext(tf.stack([seed, step]), tf.cast(step, tf.float32) / steps_per_epoch)

@@ -27,11 +27,11 @@ from tfvmf.training.inputs import Inputs
 from tfvmf.training.run_directory import MAY_DIFFER
 
 PEER_TIMEOUT = 300.0  # seconds
-_LONGEST = 2**20  # bytes of what a worker tells the others
-_CONNECT, _PAUSE = 5.0, 0.5  # seconds of an attempt to reach one, and before the next
+_LONGEST = 2**20  # maximum bytes of a worker's message
+_CONNECT, _PAUSE = 5.0, 0.5  # seconds per connection attempt, and between attempts
 _ADDRESS = re.compile(r"(?:\[([^\s\[\]]+)\]|([^\s:/]+)):([0-9]{1,5})")
 
-# What collective operations raise when a worker is gone, depending on where they were.
+# Errors that collective operations raise when a worker is gone, depending on their state.
 _LOST = (
     *(tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.DeadlineExceededError),
     *(tf.errors.FailedPreconditionError, tf.errors.InternalError, tf.errors.UnavailableError),
@@ -40,11 +40,11 @@ _MADE: dict[tuple[str, int], tf.distribute.Strategy] = {}
 
 
 def share_cores(config: ConfigDict) -> None:
-    """Gives every view's pass its part of the cores; to be called before TensorFlow's first use.
+    """Gives each view's pass its share of the cores; call it before TensorFlow's first use.
 
-    Two passes side by side, each on one core, train 1.2 times as fast (ResNet-18 and 50 of width
-    16 on 2 cores) as one pass of both views on two. A pass that runs alone keeps all cores
-    (TF_NUM_INTRAOP_THREADS, where it is set), as do workers, which exchange statistics in order.
+    Two parallel passes with one core each train 1.2 times as fast (ResNet-18 and 50 of width 16 on
+    2 cores) as one pass of both views on two cores. A single pass keeps all cores (or
+    TF_NUM_INTRAOP_THREADS, if set), as do workers, which exchange statistics in order.
     """
     alone = config.model.one_pass or METHODS[config.method].num_views == 1
     if alone or config.strategy == "multi_worker" or tf.config.list_physical_devices("GPU"):
@@ -61,17 +61,17 @@ def make_strategy(
     facts: dict[str, Any] | None = None,
     peer_timeout: float = PEER_TIMEOUT,
 ) -> tf.distribute.Strategy:
-    """Creates the strategy that spreads a batch over devices or machines, once per process.
+    """Creates the strategy that distributes a batch over devices or machines, once per process.
 
-    Once, because TensorFlow numbers the collective operations of every strategy from the same
-    start: those of a second one would be taken for those of the first.
+    Only once, because TensorFlow numbers the collective operations of every strategy from the same
+    start, and would confuse those of a second one with the first.
 
     Args:
         name: `default` (one device), `mirrored` (all devices of this machine) or `multi_worker`
-            (all machines that the environment variable TF_CONFIG names).
-        logical_devices: With `mirrored`, splits the CPU into this many devices; 0 for none.
-        facts: With `multi_worker`, what must be the same on all workers (`run_facts`).
-        peer_timeout: With `multi_worker`, how many seconds to wait for the other workers.
+            (all machines in the environment variable TF_CONFIG).
+        logical_devices: With `mirrored`, splits the CPU into this many devices; 0: no split.
+        facts: With `multi_worker`, what must be equal on all workers (`run_facts`).
+        peer_timeout: With `multi_worker`, seconds to wait for the other workers.
     """
     if logical_devices and name != "mirrored":
         raise UserError("--logical_devices goes with --strategy=mirrored")
@@ -88,8 +88,8 @@ def make_strategy(
     told = f"waiting up to {peer_timeout:g} s for all {len(cluster.addresses)} workers"
     print(f"{cluster.me}: {told}", file=sys.stderr, flush=True)
     meet(cluster, facts or {}, timeout=peer_timeout)
-    # All were here a moment ago. For one that has died since, TensorFlow would wait for an hour;
-    # it holds Python's lock meanwhile and ignores SIGTERM, so only the kernel can end that.
+    # All were here a moment ago. If one has died since, TensorFlow waits for an hour, holds
+    # Python's lock meanwhile and ignores SIGTERM, so only the kernel can end that.
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(math.ceil(peer_timeout))
     try:
@@ -102,7 +102,7 @@ def make_strategy(
 
 
 def split_processor(devices: int) -> None:
-    """Splits the CPU into logical devices, if any: before TensorFlow runs anything."""
+    """Splits the CPU into logical devices, if any; call it before TensorFlow runs anything."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if devices and len(tf.config.get_logical_device_configuration(cpu) or ()) != devices:
         tf.config.set_logical_device_configuration(
@@ -111,16 +111,16 @@ def split_processor(devices: int) -> None:
 
 
 def num_workers(name: str) -> int:
-    """Machines that share a batch under a strategy."""
+    """The number of machines that share a batch."""
     return len(_cluster().addresses) if name == "multi_worker" else 1
 
 
 def is_chief(name: str) -> bool:
-    """Whether this process writes the run directory under a strategy: one of all workers does."""
+    """Whether this process writes the run directory; exactly one of all workers does."""
     return name != "multi_worker" or _cluster().me == next(iter(_cluster().addresses))
 
 
-# ---- Who the workers are, and whether they are all there and mean the same run.
+# ---- The workers: are they all there, and do they train the same run?
 
 
 class Cluster(NamedTuple):
@@ -131,7 +131,7 @@ class Cluster(NamedTuple):
 
 
 def parse_cluster(text: str) -> Cluster:
-    """Reads TF_CONFIG; TensorFlow itself answers mistakes in it with tracebacks or silence."""
+    """Reads TF_CONFIG, with better errors than TensorFlow's tracebacks or silence."""
 
     def wrong(problem: str) -> UserError:
         return UserError(
@@ -151,7 +151,7 @@ def parse_cluster(text: str) -> Cluster:
     if not isinstance(jobs, dict) or not isinstance(task, dict):
         raise wrong("has no objects 'cluster' and 'task'")
     addresses: dict[str, tuple[str, int]] = {}
-    for kind, listed in sorted(jobs.items()):  # the chief first, as TensorFlow counts
+    for kind, listed in sorted(jobs.items()):  # the chief first, as in TensorFlow
         if kind not in ("chief", "worker"):
             raise wrong(f"has tasks of the unknown type '{kind}'")
         if not isinstance(listed, list):
@@ -177,7 +177,7 @@ def _cluster() -> Cluster:
 
 
 def run_facts(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
-    """What must be the same on all workers of a run, for `make_strategy`."""
+    """The facts that must be equal on all workers of a run, for `make_strategy`."""
     settings = {f"--config.{k}": v for k, v in flatten(config).items() if k not in MAY_DIFFER}
     return settings | {
         "training data": f"{inputs.size} examples of {inputs.num_classes} classes with hash "
@@ -190,7 +190,7 @@ def run_facts(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
 
 
 def disagreement(facts: dict[str, dict[str, Any]]) -> str:
-    """What workers do not have in common, in words: "" if they agree."""
+    """The differences between workers, in words; "" if they agree."""
     told = []
     for what in dict.fromkeys(key for known in facts.values() for key in known):
         holders: dict[str, list[str]] = {}
@@ -203,15 +203,15 @@ def disagreement(facts: dict[str, dict[str, Any]]) -> str:
 
 
 def _few(names: list[str], separator: str = ", ") -> str:
-    """The first of many names."""
+    """The first few of many names."""
     return separator.join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def meet(cluster: Cluster, facts: dict[str, Any], *, timeout: float) -> None:
-    """Waits until all workers are there; refuses to continue unless all report the same facts.
+    """Waits until all workers are there; raises UserError unless all report the same facts.
 
-    Before TensorFlow's servers start, on the same ports: a port in use is found on its own host, a
-    missing worker or a firewall on all others. TensorFlow offers no time limit for any of this.
+    This happens before TensorFlow's servers start, on the same ports. A port in use is found on its
+    own host, a missing worker or a firewall on all others. TensorFlow has no time limit for these.
     """
     port = cluster.addresses[cluster.me][1]
     both = socket.has_dualstack_ipv6()
@@ -238,10 +238,10 @@ def meet(cluster: Cluster, facts: dict[str, Any], *, timeout: float) -> None:
 async def _exchange(
     cluster: Cluster, facts: dict[str, Any], place: socket.socket, timeout: float
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Tells all workers the facts and hears theirs: {worker: facts}, and what went wrong.
+    """Sends the facts to all workers and receives theirs: {worker: facts}, and what went wrong.
 
-    Each asks each other one, and gets two lines: name and facts, and `complete` as soon as the one
-    that answers has heard from all. A worker that has heard and said that to all is done.
+    Each worker asks every other one and receives two lines: name and facts, then `complete` once
+    the other has heard from all. A worker is done when it has received and sent that for all.
     """
     heard, complete = {cluster.me: facts}, asyncio.Event()
     peers = [name for name in cluster.addresses if name != cluster.me]
@@ -255,7 +255,7 @@ async def _exchange(
                 writer.write(json.dumps([cluster.me, facts]).encode() + b"\n")
                 await complete.wait()
                 writer.write(b"complete\n")
-                await reader.read(1)  # until the other has read that, and closes
+                await reader.read(1)  # until the other has read it, and closes
                 told[name].set()
 
     async def ask(name: str) -> None:
@@ -300,7 +300,7 @@ def check_same(
     workdir: pathlib.Path,
     start: int,
 ) -> None:
-    """Refuses workers that would train different things: they would wait for each other forever."""
+    """Raises UserError if workers would train different things, and so wait forever."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return
     weights = b"".join(variable.numpy().tobytes() for variable in variables)
@@ -315,10 +315,7 @@ def check_same(
 
 
 def agree_to_stop(strategy: tf.distribute.Strategy, signum: int, step: int, *, every: int) -> int:
-    """The signal that all workers obey after this step, 0 for none.
-
-    None stops alone: the others would wait for it. They ask each other only every few steps.
-    """
+    """The signal, or 0, that all workers obey after this step; agreed on every few steps."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return signum
     return 0 if step % every else max(_of_all_workers(strategy, signum))[0]
@@ -326,11 +323,11 @@ def agree_to_stop(strategy: tf.distribute.Strategy, signum: int, step: int, *, e
 
 @contextlib.contextmanager
 def as_user_errors(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Turns what the user can fix into a UserError; the rest stays as it is."""
+    """Turns errors that the user can fix into UserErrors."""
     try:
         yield
     except tf.errors.OpError as error:
-        # A broken image of a streamed source: its error has crossed TensorFlow's input pipeline.
+        # A broken image of a streamed source: its error has passed TensorFlow's input pipeline.
         if known := re.search(r"UserError: ([^\n]+)", str(error)):
             raise UserError(known[1]) from error
         workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -347,12 +344,12 @@ def as_user_errors(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def _of_all_workers(strategy: tf.distribute.Strategy, *values: int) -> list[tuple[int, ...]]:
-    """The values that each replica of all workers calls this with."""
+    """The arguments of this call on each replica of all workers."""
     stacked = _stacking(strategy)(tf.constant(values, tf.int64))
     return [*map(tuple, strategy.experimental_local_results(stacked)[0].numpy().tolist())]
 
 
 @functools.cache
 def _stacking(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A function, traced once, that puts the tensors of all replicas beside each other."""
+    """A function, traced once, that stacks the tensors of all replicas."""
     return tf.function(lambda values: strategy.run(distribute.stack, args=(values,)))

@@ -23,7 +23,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the distribution when it is asked for: TensorFlow Probability takes seconds."""
+    """Imports the distribution on first use: TensorFlow Probability takes seconds."""
     if name == "VonMisesFisher":
         return importlib.import_module("tfvmf.vmf.distribution").VonMisesFisher
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

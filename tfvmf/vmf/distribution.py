@@ -14,14 +14,14 @@ from tfvmf.vmf.marginal import draw_angles
 class VonMisesFisher(tfp.distributions.VonMisesFisher):
     """p(x; mu, kappa) = C_d(kappa) exp(kappa mu.x) on the unit sphere of R^d, for any d >= 2.
 
-    What differs from the parent: gradients are right at every dimension and concentration, also at
-    kappa = 0, and samples are fully reparameterized. The parent's (which calls itself
-    NOT_REPARAMETERIZED above d = 3) differentiate the proposal of a rejection step but not the
-    rejection, 4 % low in kappa at d = 8, and in mu a reflection: 0 at mu = e_1 instead of A_d.
+    Unlike the parent's, gradients are right at every dimension and concentration, also at
+    kappa = 0, and samples are fully reparameterized. The parent (NOT_REPARAMETERIZED above d = 3)
+    differentiates the proposal of a rejection step but not the rejection, 4 % low in kappa at
+    d = 8, and in mu a reflection: 0 at mu = e_1 instead of A_d.
 
     `mean_direction` is mu, [..., d], of length 1; `concentration` is kappa, [...], finite and >= 0.
-    Bad parameters raise ValueError when their values are known (always so in eager mode);
-    `validate_args=True` checks symbolic ones too.
+    Bad parameters raise ValueError if their values are known (always in eager mode);
+    `validate_args=True` also checks symbolic ones.
     """
 
     @property
@@ -31,7 +31,7 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
 
     def _log_prob(self, x: tf.Tensor) -> tf.Tensor:
         # kappa mu.x = kappa - kappa |x - mu|^2 / 2. The distance keeps its digits in float32 where
-        # the product has lost them: at kappa = 1e5 the product is off by 0.01.
+        # the product loses them: at kappa = 1e5 the product is off by 0.01.
         mu, kappa, dim = self._tensors()
         kappa64 = tf.cast(kappa, tf.float64)
         at_mode = -special.log_area(dim) - special.log_growth(kappa64, dim)[1]
@@ -79,7 +79,7 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
         return mu, kappa, tf.cast(functions.last_axis(mu), tf.float64)
 
     def _sample_control_dependencies(self, samples: tf.Tensor) -> list[tf.Operation]:
-        # As for mean_direction: the same tolerance, and ValueError where the value is known.
+        # As for mean_direction: the same tolerance, and ValueError for known values.
         if not samples.shape[-1:].is_compatible_with(self.event_shape):
             raise ValueError(
                 f"value must have the last axis {self.event_shape[-1]}, got {samples.shape}"
@@ -92,7 +92,7 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
             ("mean_direction", self.mean_direction, functions.check_direction),
             ("concentration", self.concentration, functions.check_concentration),
         ):
-            # Variables may change: they are checked whenever they are used.
+            # Variables may change, so they are checked at each use.
             is_variable = not isinstance(parameter, tf.Tensor)
             if is_init != is_variable:
                 assertions += check(tf.convert_to_tensor(parameter), name, self.validate_args)
@@ -110,12 +110,11 @@ def _kl_vmf_vmf(a: VonMisesFisher, b: VonMisesFisher, name: str | None = None) -
 def _sample(
     mu: tf.Tensor, kappa: tf.Tensor, dim: tf.Tensor, n: Any, one_kappa: bool, seed: Any
 ) -> tf.Tensor:
-    """Draw n samples for each of K directions, [n, K, d].
+    """Draws n samples for each of K directions, [n, K, d].
 
     With t = mu.x, a change of kappa moves x along its meridian by dt = (1 - t^2) w dkappa (see
-    `marginal`), and a turn of mu by dmu takes x with it: dx = t dmu - (x.dmu) mu. Both are smooth
-    wherever mu points, although the reflection that places x is not. With `one_kappa` all of
-    kappa is the same, and one table of angles serves.
+    `marginal`), and a change of mu by dmu moves it by dx = t dmu - (x.dmu) mu. Both are smooth for
+    every mu, although the reflection that places x is not. `one_kappa`: all kappas are equal.
     """
     angle_seed, radius_seed, turn_seed = tfp.random.split_seed(seed, n=3, salt="tfvmf_vmf")
     count = tf.shape(mu)[0]
@@ -148,10 +147,10 @@ def _sample(
 
 
 def _around(mu: tf.Tensor, cosine: tf.Tensor, sine: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """Unit vectors cosine mu + sine v, with v the direction of (0, noise) reflected across to mu.
+    """Unit vectors cosine mu + sine v, where v is the direction of the reflected (0, noise).
 
-    The reflection swaps e_1 with the one of mu and -mu that is farther from it: it takes the span
-    of e_2, ..., e_d to the tangent space of mu and never divides by 0.
+    The reflection swaps e_1 with mu or -mu, whichever is farther: it maps the span of e_2, ..., e_d
+    to the tangent space of mu and never divides by 0.
     """
     first, others = mu[:, 0], mu[:, 1:]
     scale = sine * tf.math.rsqrt(_sum(tf.square(noise)))
@@ -167,7 +166,7 @@ def _normal(
 ) -> tf.Tensor:
     """Standard normal numbers, [n, count, size], by Box and Muller's transform of whole arrays.
 
-    Half the time of tf.random.stateless_normal on a CPU, and that is most of a sample's cost: 35
+    This takes half the time of tf.random.stateless_normal on a CPU, most of a sample's cost: 35
     against 70 ms for 4 million on 2 busy cores. No radius is 0, so no direction is undefined.
     """
     pairs = (size + 1) // 2

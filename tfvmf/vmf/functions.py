@@ -2,15 +2,14 @@ r"""The von Mises-Fisher distribution on the unit sphere of R^d, as functions of
 
     p(x; mu, kappa) = C_d(kappa) exp(kappa mu.x),    mu, x in R^d with |mu| = |x| = 1,  kappa >= 0.
 
-Every function takes float32 or float64, computes in float64 (kappa is one number per image, and the
-terms cancel), returns the type it was given, broadcasts, and is differentiable, also at kappa = 0.
-Differences are taken between log F for kappa < d and between log F - kappa above it (see
-`special`): at kappa = 1e7 the plain form would lose 7 of its 16 digits.
+Every function takes float32 or float64, computes in float64 (kappa is one number per image, and
+terms cancel), returns the input type, broadcasts, and is differentiable, also at kappa = 0.
+Differences are taken between log F for kappa < d and between log F - kappa above (see `special`):
+at kappa = 1e7 the plain form would lose 7 of its 16 digits.
 
-Arguments of all of them: concentrations `kappa` [...], finite and >= 0; mean directions `mu`
-[..., d] of length 1; and the dimension `dim`, integers d from 2 to 8192 that broadcast with kappa.
-Values that are known (eager tensors, constants, NumPy, Python) are checked, and raise ValueError.
-Results are in nats where they are logarithms.
+Common arguments: concentrations `kappa` [...], finite and >= 0; mean directions `mu` [..., d] of
+length 1; and the dimension `dim`, integers d from 2 to 8192 that broadcast with kappa. Known values
+(eager tensors, constants, NumPy, Python) are checked, and raise ValueError. Logarithms are natural.
 """
 
 from collections.abc import Callable
@@ -21,10 +20,10 @@ import tensorflow as tf
 
 from tfvmf.vmf import special
 
-# From Banerjee's guess (6e-2 off at worst): 5e-3, 3e-5, then rounding error after 1, 2, 3 steps.
+# From Banerjee's guess (error 6e-2 at worst): 5e-3, 3e-5, rounding error after 1, 2, 3 steps.
 _NEWTON_STEPS = 3
-# How far from 1 the length of a direction may be: bfloat16 inputs, normalized before they were
-# rounded, are off by up to 4e-3.
+# Tolerance for the length of a direction: bfloat16 inputs, normalized before rounding, differ from
+# 1 by up to 4e-3.
 _UNIT_TOLERANCE = 5e-3
 _MOST_DIMENSIONS = 8192
 
@@ -39,10 +38,7 @@ def log_normalizer(kappa: Any, dim: Any) -> tf.Tensor:
 
 
 def mean_resultant_length(kappa: Any, dim: Any) -> tf.Tensor:
-    """A_d(kappa) = I_{d/2}(kappa) / I_{d/2-1}(kappa) = E[mu.x], in [0, 1).
-
-    The derivative is 1 - A_d^2 - (d-1) A_d / kappa.
-    """
+    """A_d(kappa) = I_{d/2} / I_{d/2-1} = E[mu.x] in [0, 1); slope 1 - A_d^2 - (d-1) A_d / kappa."""
     kappa, kappa64, dim = _prepare(kappa, dim)
     return tf.cast(special.resultant(kappa64, dim)[0], kappa.dtype)
 
@@ -50,7 +46,7 @@ def mean_resultant_length(kappa: Any, dim: Any) -> tf.Tensor:
 def inverse_mean_resultant_length(r: Any, dim: Any) -> tf.Tensor:
     """The kappa with A_d(kappa) = r: the maximum-likelihood estimate for |mean of x| = r in [0, 1).
 
-    In float32 r itself limits the answer: near 1 its spacing is 6e-8, and kappa is about
+    In float32, r limits the accuracy: near 1 its spacing is 6e-8, and kappa is about
     (d-1) / (2 (1-r)). The derivative is 1 / A_d'(kappa).
     """
     (r,) = _to_common_float(r)
@@ -87,9 +83,9 @@ def entropy(kappa: Any, dim: Any) -> tf.Tensor:
 
 
 def kl_divergence(mu1: Any, kappa1: Any, mu2: Any, kappa2: Any) -> tf.Tensor:
-    """KL(vMF(mu1, kappa1) || vMF(mu2, kappa2)).
+    """KL(vMF(mu1, kappa1) || vMF(mu2, kappa2)) >= 0.
 
-    = log C(kappa1) - log C(kappa2) + A_d(kappa1) (kappa1 - kappa2 mu1.mu2) >= 0.
+    = log C(kappa1) - log C(kappa2) + A_d(kappa1) (kappa1 - kappa2 mu1.mu2).
     """
     dtype, mu1, kappa1, mu2, kappa2, dim = _prepare_pair(mu1, kappa1, mu2, kappa2)
     log_f1, log_f1_minus = special.log_growth(kappa1, dim)
@@ -108,7 +104,7 @@ def log_expected_likelihood(mu1: Any, kappa1: Any, mu2: Any, kappa2: Any) -> tf.
     """The log of the integral of p(x; mu1, kappa1) p(x; mu2, kappa2) over the sphere.
 
     = log C(kappa1) + log C(kappa2) - log C(|kappa1 mu1 + kappa2 mu2|), the mutual likelihood of two
-    embeddings, which discounts the ones that are unsure.
+    embeddings, which gives less weight to uncertain ones.
     """
     dtype, mu1, kappa1, mu2, kappa2, dim = _prepare_pair(mu1, kappa1, mu2, kappa2)
     product = kappa1 * kappa2
@@ -117,9 +113,9 @@ def log_expected_likelihood(mu1: Any, kappa1: Any, mu2: Any, kappa2: Any) -> tf.
     kappa3 = tf.where(squared > 0.0, tf.sqrt(tf.where(squared > 0.0, squared, 1.0)), 0.0)
     total = kappa1 + kappa2
     apart = tf.reduce_sum(tf.square(mu1 - mu2), axis=-1)
-    # kappa3 - kappa1 - kappa2, where subtracting would cancel.
+    # kappa3 - kappa1 - kappa2, without cancellation.
     shortfall = -product * apart / tf.maximum(total + kappa3, 1e-300)
-    # Twice log F3 - log F2 - log F1: of log F, and of log F - kappa.
+    # Twice log F3 - log F2 - log F1: for log F, and for log F - kappa.
     logs = zip(*(special.log_growth(k, dim) for k in (kappa1, kappa2, kappa3)), strict=True)
     small, large = (three - two - one for one, two, three in logs)
     growth = tf.where(total < dim, small, large + shortfall)
@@ -151,7 +147,7 @@ def _prepare_pair(mu1: Any, kappa1: Any, mu2: Any, kappa2: Any) -> tuple[Any, ..
 
 
 def _to_common_float(*values: Any) -> list[tf.Tensor]:
-    """Tensors of the widest floating type among the values; Python numbers follow the others."""
+    """Tensors of the widest floating type among the values; Python numbers adapt."""
     known = [tf.as_dtype(value.dtype) for value in values if hasattr(value, "dtype")]
     floats = [dtype for dtype in known if dtype.is_floating]
     dtype = max(floats, key=lambda dtype: dtype.size, default=tf.float32)
@@ -161,24 +157,24 @@ def _to_common_float(*values: Any) -> list[tf.Tensor]:
     ]
 
 
-# ---- Checks: they raise ValueError for known values, and return the assertions that symbolic ones
-# wait for, if any: a graph is checked on request only.
+# ---- Checks. They raise ValueError for known values, and return the assertions for symbolic ones,
+# if any: a graph is checked on request only.
 
 
 def check_concentration(kappa: tf.Tensor, name: str, in_graph: bool = False) -> list[tf.Operation]:
-    """Refuses a concentration that is negative, infinite or NaN."""
+    """Raises ValueError for a concentration that is negative, infinite or NaN."""
     requirement = f"{name} must be finite and at least 0"
     return _check(kappa, lambda value: (value >= 0) & (value < np.inf), requirement, in_graph)
 
 
 def _check_dimension(dim: tf.Tensor, name: str, in_graph: bool = False) -> list[tf.Operation]:
-    """Refuses a dimension that is not whole, or outside of the range that was measured."""
+    """Raises ValueError for a dimension that is not whole, or outside of the tested range."""
     valid = lambda value: (value >= 2) & (value <= _MOST_DIMENSIONS) & (value % 1 == 0)  # noqa: E731
     return _check(dim, valid, f"{name} must be an integer from 2 to {_MOST_DIMENSIONS}", in_graph)
 
 
 def check_direction(mu: tf.Tensor, name: str, in_graph: bool = False) -> list[tf.Operation]:
-    """Refuses directions, [..., d], that have d < 2 or a length other than 1."""
+    """Raises ValueError for directions [..., d] with d < 2 or a length other than 1."""
     if mu.shape.rank == 0:
         raise ValueError(f"{name} must be a vector or a batch of vectors, got a scalar")
     assertions = _check_dimension(last_axis(mu), f"the last axis of {name}", in_graph)
@@ -194,7 +190,7 @@ def check_direction(mu: tf.Tensor, name: str, in_graph: bool = False) -> list[tf
 
 
 def last_axis(mu: tf.Tensor) -> tf.Tensor:
-    """The size of the last axis, constant if it is known."""
+    """The size of the last axis, constant if known."""
     static = mu.shape[-1] if mu.shape.rank else None
     return tf.shape(mu)[-1] if static is None else tf.constant(static)
 

@@ -1,9 +1,8 @@
 r"""The angle between a von Mises-Fisher sample and its mean direction, drawn by inversion.
 
 The angle theta in [0, pi] has the density f(theta) ~ exp(kappa cos theta) sin(theta)^(d-2). Its
-distribution function F is tabulated once for each kappa and inverted at uniform numbers, so a draw
-is a smooth function of kappa and no rejection has to be differentiated through. With the number u
-held fixed,
+distribution function F is tabulated once per kappa and inverted at uniform numbers u, so a draw is
+a smooth function of kappa, without rejections. For fixed u,
 
     d theta / d kappa = -(dF/dkappa) / f,     dF/dkappa (theta) = int_0^theta (cos s - A_d) f(s) ds,
 
@@ -24,7 +23,7 @@ _NODES = 6
 _NEWTON_STEPS = 3
 
 # Reach of the table in standard deviations at the mode. Toward theta = 0 the density falls faster
-# than a Gaussian; away from it more slowly: like exp(-x^2/4) in these units at d = 3.
+# than a Gaussian; on the other side more slowly, like exp(-x^2/4) in these units at d = 3.
 _REACH_LEFT, _REACH_RIGHT = 8.5, 12.0
 
 
@@ -38,7 +37,7 @@ def draw_angles(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Angles theta [K, S] with F(theta; kappa [K]) = uniform [K, S], all float64.
 
-    Returns sin(theta/2)^2 = (1 - cos theta)/2, which is exact also for small theta, and w.
+    Returns sin(theta/2)^2 = (1 - cos theta)/2, which is also exact for small theta, and w.
     """
     low, high, below, rows = _tabulate(kappa[:, tf.newaxis], dim)
     panel = tf.searchsorted(below[:, 1:], uniform, side="right")
@@ -47,8 +46,8 @@ def draw_angles(
     target = uniform - start
     share = tf.clip_by_value(tf.math.divide_no_nan(target, mass), 0.0, 1.0)
 
-    # Invert F in the panel. The guess takes the density for linear there, and next to a pole for a
-    # power of the distance; 1, 2, 3 steps leave F off by 8e-6, 2e-8, 2e-9 (the table's own error).
+    # Invert F in the panel. The guess takes the density as linear there, or as a power of the
+    # distance next to a pole. After 1, 2, 3 steps F is off by 8e-6, 2e-8, 2e-9 (the table's error).
     left = tf.math.divide_no_nan(left, left + right)
     root = tf.sqrt(tf.maximum(left * left + share * (1.0 - 2.0 * left), 0.0))
     x = tf.math.divide_no_nan(share, left + root)
@@ -72,10 +71,10 @@ def draw_angles(
 
 
 def _tabulate(kappa: tf.Tensor, dim: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """The table for kappa, [K, 1]. Throughout, y stands for sin(theta/2)^2.
+    """The table for kappa, [K, 1]. Throughout, y is sin(theta/2)^2.
 
     Returns the left edge of the first panel and the right edge of the last, [K, 1], F at the left
-    edges, [K, panels], and for each panel the numbers that a draw needs, [K, panels, 14].
+    edges, [K, panels], and for each panel the numbers for a draw, [K, panels, 14].
     """
     m = dim - 2.0
     # The mode solves kappa sin^2 = m cos.
@@ -110,7 +109,7 @@ def _tabulate(kappa: tf.Tensor, dim: tf.Tensor) -> tuple[tf.Tensor, ...]:
     below = tf.cumsum(mass, axis=-1, exclusive=True)
 
     # On the edges: dF/dkappa, integrated from the nearer pole so that all terms have one sign, and
-    # from it w. Its slope is that of (1-t^2) dw/dt + w (kappa (1-t^2) - (d-1) t) = A_d - t.
+    # from it w, whose slope follows from (1-t^2) dw/dt + w (kappa (1-t^2) - (d-1) t) = A_d - t.
     tilt = tf.linalg.matvec(nodal * tf.reshape(2.0 * (y_mean - y), tf.shape(nodal)), _WEIGHTS)
     y_edge, density_edge = y_and_density(np.arange(_PANELS + 1.0))
     density_edge *= scale

@@ -4,22 +4,22 @@ With nu = d/2 - 1 and F(kappa) = 0F1(; d/2; kappa^2/4) = Gamma(nu + 1) (2/kappa)
 
     log C_d(kappa) = log C_d(0) - log F(kappa),      A_d(kappa) = d log F / d kappa = I_{nu+1}/I_nu.
 
-log F is smooth and never cancels against another term, also at kappa = 0, so it is what we compute:
+log F is smooth and never cancels against another term, also at kappa = 0. It is computed
 
 1. at an order n >= 20, by the uniform (Debye) expansion in its logarithmic form (DLMF 10.41(ii)),
    with z = kappa/n, s = sqrt(1 + z^2), p = 1/s:
        log F_n = n ((s-1) - log((1+s)/2)) - log(s)/2 + sum_k (D_k(p) - D_k(1)) / n^k;
-2. from there down to nu, at most 20 steps in which every term is positive:
+2. from there down to nu, in at most 20 steps in which every term is positive:
        I_j/I_{j-1} = kappa / (2j + kappa I_{j+1}/I_j),
        F_{j-1}/F_j = 1 + kappa I_{j+1}/I_j / (2j).
 
 Largest errors over d = 2..8192 and kappa = 1e-3..1e7 against mpmath at 50 digits, in float64, as
 `benchmarks/vmf_accuracy.py` prints them: log C_d 2e-15, A_d 7e-16, dA_d/dkappa 2e-13.
 
-Why not a library (`--libraries` prints them too). The values of tfp.math are as good, but a loss
+Why not a library (`--libraries` measures them)? The values of tfp.math are as good, but a loss
 needs more: the derivative of TFP's A_d is 2 % off at kappa = 1e7 in float64, both gradients are NaN
 at kappa = 0, and the KL to the uniform sphere is 90 times too large at d = 128 and kappa = 1e-6.
-SciPy's ive underflows, and log C_d with it: below kappa = 13 at d = 512.
+SciPy's ive, and log C_d with it, underflows below kappa = 13 at d = 512.
 """
 
 import math
@@ -36,9 +36,9 @@ _TERMS = 12
 
 
 def _debye_coefficients() -> np.ndarray:
-    """Polynomials in p, one a column, exact until they are rounded to float64.
+    """Polynomials in p, one per column, exact until they are rounded to float64.
 
-    sigma_k = D_k' follows from putting I_n = exp(...) into Bessel's equation: with q = p^2 - p^4,
+    Inserting I_n = exp(...) into Bessel's equation gives sigma_k = D_k': with q = p^2 - p^4,
     sigma_1 = (1 - 5 p^2)/8 and sigma_{k+1} = ((q sigma_k)' + q sum_i sigma_i sigma_{k-i}) / 2.
     Returns (D_k(p) - D_k(1)) / (1 - p), sigma_k(p) and sigma_k'(p), side by side: [36, 3 * 12].
     """
@@ -54,7 +54,7 @@ def _debye_coefficients() -> np.ndarray:
     for k, s in enumerate(sigma):
         integral = polynomial.polyint(s)
         integral[0] = -sum(integral)
-        # A polynomial with its root at 1, over (1 - p), has its running sums for coefficients.
+        # Dividing a polynomial with root 1 by (1 - p) gives the running sums of its coefficients.
         for kind, values in enumerate((np.cumsum(integral)[:-1], s, polynomial.polyder(s))):
             found[: len(values), kind, k] = values.astype(float)
     return found.reshape([3 * _TERMS, 3 * _TERMS])
@@ -64,7 +64,7 @@ _DEBYE = _debye_coefficients()
 
 
 class _Series(NamedTuple):
-    """log F and its derivatives, none of them by subtracting nearly equal numbers."""
+    """log F and its derivatives, computed without cancellation."""
 
     log_f: tf.Tensor
     log_f_minus_kappa: tf.Tensor
@@ -74,8 +74,8 @@ class _Series(NamedTuple):
 
 
 def evaluate(kappa: tf.Tensor, dim: tf.Tensor) -> _Series:
-    """All of it at once, for float64 kappa >= 0 and dim >= 2: a graph keeps only what is used."""
-    # The expansion is used some orders above nu: as few as serve, if dim is known.
+    """All values at once, for float64 kappa >= 0 and dim >= 2; a graph keeps only what is used."""
+    # The expansion is used some orders above nu: as few as possible, if dim is known.
     static = tf.get_static_value(dim)
     lowest = 2 if static is None or not np.size(static) else float(np.min(static))
     steps = max(0, int(np.ceil(_LOWEST_ORDER - (lowest / 2 - 1))))
@@ -115,7 +115,7 @@ def evaluate(kappa: tf.Tensor, dim: tf.Tensor) -> _Series:
 
 
 def log_growth(kappa: tf.Tensor, dim: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute log F and log F - kappa, for small and large kappa; derivatives A_d and A_d - 1."""
+    """Computes log F and log F - kappa, for small and large kappa; derivatives A_d and A_d - 1."""
 
     @tf.custom_gradient
     def compute(kappa: tf.Tensor) -> Any:
@@ -129,7 +129,7 @@ def log_growth(kappa: tf.Tensor, dim: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def resultant(kappa: tf.Tensor, dim: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """A_d and 1 - A_d, with A_d' = 1 - A_d^2 - (d-1) A_d / kappa free of cancellation."""
+    """A_d and 1 - A_d, with A_d' = 1 - A_d^2 - (d-1) A_d / kappa without cancellation."""
 
     @tf.custom_gradient
     def compute(kappa: tf.Tensor) -> Any:
@@ -153,7 +153,7 @@ def log_area(dim: tf.Tensor) -> tf.Tensor:
 
 
 def kl_to_uniform(kappa: tf.Tensor, dim: tf.Tensor) -> tf.Tensor:
-    """The KL kappa A_d - log F, or the same of both taken from kappa where they are close to it."""
+    """The KL kappa A_d - log F, with both relative to kappa where they are close to it."""
     log_f, log_f_minus_kappa = log_growth(kappa, dim)
     ratio, gap = resultant(kappa, dim)
     return tf.where(kappa < dim, kappa * ratio - log_f, -kappa * gap - log_f_minus_kappa)

@@ -2,11 +2,10 @@
 
     corrupted = corrupt(images, "glass_blur", severity=3)
 
-Parameters are those of the published CIFAR-10 generator, not ImageNet's (the package
-`imagecorruptions`, which also draws from NumPy's global state). What comes out is not CIFAR-10-C:
-the random numbers are others, and motion blur does not go through ImageMagick; the statistics are
-the same (benchmarks/corruption_fidelity.py). A new corruption is one function and one line in
-`kinds.KINDS`.
+The parameters are those of the published CIFAR-10 generator. The package `imagecorruptions` has
+ImageNet's, and draws from NumPy's global state. The result is not CIFAR-10-C: the random numbers
+differ, and motion blur does not use ImageMagick. The statistics are the same
+(benchmarks/corruption_fidelity.py). A new corruption is one function and one line in `kinds.KINDS`.
 """
 
 import concurrent.futures
@@ -27,18 +26,18 @@ SEVERITIES = (1, 2, 3, 4, 5)
 ALL_CORRUPTIONS = tuple(kinds.KINDS)
 CORRUPTIONS = ALL_CORRUPTIONS[:-1]  # of the paper's Table 1: without shot noise
 
-# What TensorFlow Datasets' cifar10_corrupted calls differently.
+# Names that differ in TensorFlow Datasets' cifar10_corrupted.
 TFDS_NAMES = {"glass_blur": "frosted_glass_blur", "elastic_transform": "elastic"}
 _ALIASES = {alias: name for name, alias in TFDS_NAMES.items()} | {"jpeg": "jpeg_compression"}
 
 SMALLEST_SIDE = 8
-# Pixels that are corrupted at once: a few float32 copies of them stay in the processor's cache.
+# Pixels corrupted at once: a few float32 copies of them stay in the processor's cache.
 _CHUNK_PIXELS = 128 * 32 * 32
-_THREADS = 4  # at most
+_THREADS = 4  # upper bound
 
 
 def tfds_spec(name: str, severity: int) -> str:
-    """What TensorFlow Datasets calls the corrupted test images of CIFAR-10."""
+    """The TFDS name of the corrupted test images of CIFAR-10."""
     return f"cifar10_corrupted/{TFDS_NAMES.get(name, name)}_{severity}"
 
 
@@ -53,16 +52,16 @@ def corrupt(
 ) -> Images:
     """Corrupts a batch of images: uint8 [N, H, H, 3], a new array.
 
-    The image at `index` of its data set is corrupted by random numbers that depend only on (seed,
-    name, severity, index): any batches and samples of a data set have the same pixels.
+    The random numbers of an image depend only on (seed, name, severity, index in its data set),
+    so any batch or sample of a data set has the same pixels.
 
     Args:
         images: uint8 [N, H, H, 3], H at least 8.
-        name: one of `ALL_CORRUPTIONS`, or TFDS's name for it.
+        name: one of `ALL_CORRUPTIONS`, or its TFDS name.
         severity: 1 (mild) to 5 (severe).
         seed: seed of the random numbers.
-        first_index: position of images[0] in its data set, which the others follow.
-        indices: positions [N] of all images, where they do not.
+        first_index: index of images[0] in its data set, if the images are consecutive.
+        indices: indices [N] of all images, if they are not.
     """
     name = canonical_name(name)
     whole = isinstance(severity, int | np.integer) and not isinstance(severity, bool)
@@ -88,12 +87,12 @@ def corrupt(
         draws = Draws(f"{seed}/{name}/{severity}", places[part])
         pixels = function(np.ascontiguousarray(images[part]), draws, *parameters)
         if pixels.dtype != np.uint8:
-            # Truncated to whole levels, as the published program does. float32 may miss one by a
-            # rounding error from below (254.99998 for 255): a thousandth of a level is added.
+            # Truncated to whole levels, as in the published program. float32 may miss a level by a
+            # rounding error from below (254.99998 for 255), so a thousandth of a level is added.
             pixels = np.clip(pixels + np.float32(1e-3), 0, 255)
         corrupted[part] = pixels
 
-    # NumPy and Pillow release the interpreter's lock in their loops: threads suffice.
+    # NumPy and Pillow release the interpreter lock in their loops, so threads suffice.
     with concurrent.futures.ThreadPoolExecutor(min(_THREADS, cores.available())) as pool:
         list(pool.map(run, range(0, len(images), size)))
     return corrupted

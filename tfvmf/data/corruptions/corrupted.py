@@ -1,4 +1,4 @@
-"""The corrupted images of a source: made when they are read, or from files or TFDS."""
+"""The corrupted images of a source: generated on reading, or from files or TFDS."""
 
 import functools
 import itertools
@@ -16,19 +16,19 @@ from tfvmf.data.corruptions.filters import Images
 from tfvmf.data.images import resize_images
 from tfvmf.errors import UserError
 
-KINDS = ("generate", "tfds")  # where corrupted images come from that are not in a directory
+KINDS = ("generate", "tfds")  # origin of corrupted images that are not in a directory
 
 Part = tuple[str, int, int, int]  # corruption, severity, first image, last image + 1
 
 
 class Corrupted(NamedTuple):
-    """The corrupted images of a source: what they are, and how a `Part` is read."""
+    """The corrupted images of a source: what they are, and how to read a `Part`."""
 
     described: str
     read: Callable[[str, int, int, int], Images]  # -> uint8 [n, H, W, 3]
 
     def read_ahead(self, parts: Sequence[Part]) -> Iterator[tuple[Part, Images]]:
-        """Yields each part's images; the next part's are made while these are used."""
+        """Yields each part's images, and makes the next part's in the meantime."""
         with ThreadPoolExecutor(1) as pool:
             made = (pool.submit(self.read, *part) for part in parts)
             none: Future[Images] = Future()
@@ -44,14 +44,14 @@ def open_corrupted(
     directory: str | os.PathLike[str] = "",
     load: Callable[[str, str], Source] | None = None,
 ) -> Corrupted:
-    """The corrupted images of a source, at its size; all problems with files show here.
+    """The corrupted images of a source, at its size; problems with files are raised here.
 
-    Images that have one native size (CIFAR-10: 32 x 32) are corrupted at that size and enlarged to
-    the source's afterwards, as one would CIFAR-10-C; photographs of any size are corrupted at the
-    source's size.
+    Images with one native size (CIFAR-10: 32 x 32) are corrupted at that size and then enlarged
+    to the source's, as CIFAR-10-C would be. Photographs of any size are corrupted at the source's
+    size.
 
     Args:
-        source: The clean images, or a subset of them: the pixels are those of the whole set.
+        source: The clean images, or a subset, which has the pixels of the whole set.
         kind: `generate`, or `tfds` for the data set cifar10_corrupted.
         directory: Directory of files as in CIFAR-10-C, used if given: for each corruption
             `NAME.npy`, uint8 [5 N, H, H, 3], severity after severity.
@@ -72,7 +72,7 @@ def open_corrupted(
 
     elif kind == "tfds":
         opened = _open_tfds(source, load)
-        # TFDS stores them in an order of its own: a part of them is not the same part of the clean.
+        # TFDS has its own order: a part of its images is not the same part of the clean ones.
         sample = ", another sample of images" if len(rows) < source.size else ""
         described = f"CIFAR-10-C from TFDS{sample}"
 
@@ -101,7 +101,7 @@ def _open(place: pathlib.Path, name: str, count: int) -> np.ndarray:
     if not path.is_file():
         raise UserError(f"{path} is missing: the directory needs the .npy files of CIFAR-10-C")
     try:
-        # Refuses pickled objects: a map holds plain numbers only.
+        # Rejects pickled objects: a map holds only plain numbers.
         rows = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, OSError, EOFError) as error:
         raise UserError(f"{path} is not a complete .npy file of numbers ({error})") from error
@@ -131,6 +131,6 @@ def _open_tfds(
             raise UserError(f"{spec} holds {found.size} images: expected {source.size}")
         return found
 
-    for name in corruptions.CORRUPTIONS:  # all there? the cheapest look is the first severity's
+    for name in corruptions.CORRUPTIONS:  # are all there? one severity is enough to check
         opened(name, corruptions.SEVERITIES[0])
     return opened

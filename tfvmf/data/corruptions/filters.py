@@ -1,7 +1,4 @@
-"""Random numbers for images, and linear filters on whole batches, channels last.
-
-Borders are treated as the published generator does.
-"""
+"""Random numbers and linear filters for image batches, with the published generator's borders."""
 
 import functools
 import hashlib
@@ -14,18 +11,17 @@ from scipy import ndimage
 Images = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
-# A tap lighter than this moves no pixel by more than 0.03 of a level.
+# A tap below this weight changes no pixel by more than 0.03 of a level.
 _LIGHTEST_TAP = 1e-4
-# Multiplications below which BLAS libraries keep a matrix product in the calling thread. Chunks of
-# a batch already run in threads: products that start threads of their own are many times slower.
+# BLAS libraries keep a matrix product below this many multiplications in the calling thread. The
+# chunks of a batch already run in threads; products with threads of their own are much slower.
 _SMALL_PRODUCT = 1 << 17
 
 
 class Draws:
     """The random draws for a batch of images: every method returns one row per image.
 
-    Each image has a generator of its own, keyed by (seed, corruption, severity, index of the image
-    in its data set): how images are split into batches and threads cannot change a pixel.
+    Each image has its own generator, keyed by (seed, corruption, severity, index in its data set).
     """
 
     def __init__(self, key: str, indices: Sequence[int] | npt.NDArray[np.integer]) -> None:
@@ -47,11 +43,11 @@ class Draws:
         return rows * np.float32(high - low) + np.float32(low)
 
     def integers(self, high: int) -> npt.NDArray[np.int64]:
-        """One integer in [0, high) for each image, int64 [N]."""
+        """One integer in [0, high) per image, int64 [N]."""
         return np.array([rng.integers(high) for rng in self._generators], np.int64)
 
     def poisson(self, rates: npt.NDArray[np.floating]) -> Floats:
-        """Poisson counts of the rates [N, ...], float32 of the same shape."""
+        """Poisson counts for the rates [N, ...], float32 of the same shape."""
         pairs = zip(self._generators, rates, strict=True)
         return np.stack([rng.poisson(rate).astype(np.float32) for rng, rate in pairs])
 
@@ -67,10 +63,7 @@ def gaussian_matrix(
 
 @functools.cache
 def zoom_matrix(side: int, factor: float) -> Floats:
-    """Linear zoom of the central samples back to `side` samples, as a matrix [side, side].
-
-    The crop keeps ceil(side / factor) samples; what the zoom gives beyond `side` is trimmed evenly.
-    """
+    """Linear zoom of the central ceil(side / factor) samples to `side`, trimmed: [side, side]."""
     crop = int(np.ceil(side / factor))
     start = (side - crop) // 2
     zoomed = ndimage.zoom(np.eye(side)[start : start + crop], (factor, 1), order=1)
@@ -79,7 +72,7 @@ def zoom_matrix(side: int, factor: float) -> Floats:
 
 
 def apply_separable(images: Floats, matrix: Floats) -> Floats:
-    """The same matrix on rows and columns: y[n, :, :, c] = A x[n, :, :, c] A^T."""
+    """Applies one matrix to rows and columns: y[n, :, :, c] = A x[n, :, :, c] A^T."""
     count, height, width, channels = images.shape
     rows = images.reshape(count, height, width * channels)
     blurred = np.empty(rows.shape, np.float32)
@@ -96,10 +89,7 @@ def gaussian_blur(images: Floats, sigma: float, **options: float | str) -> Float
 
 
 def correlate(images: Floats, kernel: Floats) -> Floats:
-    """Correlation with a small odd kernel, borders mirrored without repeating the edge pixel.
-
-    y[n, i, j] = sum_ab kernel[a, b] x[n, i + a - r, j + b - r], of images [N, H, W, ...].
-    """
+    """y[n, i, j] = sum_ab kernel[a, b] x[n, i + a - r, j + b - r], mirrored without the edge."""
     radius = len(kernel) // 2
     height, width = images.shape[1:3]
     margins = [(0, 0), (radius, radius), (radius, radius)] + [(0, 0)] * (images.ndim - 3)
@@ -113,12 +103,10 @@ def correlate(images: Floats, kernel: Floats) -> Floats:
 def motion_blur(
     images: npt.NDArray[np.generic], radius: float, sigma: float, *, angles: Floats
 ) -> Floats:
-    """One-sided Gaussian along a line: each image moves in its own direction.
+    """One-sided Gaussian along a line at `angles` [N] in degrees: ImageMagick's, as in CIFAR-10-C.
 
     y[n, i, j] = sum_t w_t x[n, i + round(t sin a_n), j + round(t cos a_n)] for t = 0 to
-    2 ceil(radius), w_t proportional to exp(-t^2 / (2 sigma^2)), edge pixels repeated. This is what
-    ImageMagick's motion blur does, by which CIFAR-10-C was made. Radius and sigma are in pixels,
-    angles [N] in degrees.
+    2 ceil(radius), w_t proportional to exp(-t^2 / (2 sigma^2)), edge pixels repeated.
     """
     steps = np.arange(2 * np.ceil(radius) + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
@@ -132,7 +120,7 @@ def motion_blur(
     count, height, width, channels = images.shape
     padded = np.pad(images, [(0, 0), (margin, margin), (margin, margin), (0, 0)], mode="edge")
     rows = padded.reshape(count, height + 2 * margin, -1)
-    # windows[n, i, j] is image n moved by (i, j): picking one for each image copies whole windows.
+    # windows[n, i, j] is image n moved by (i, j): picking one per image copies whole windows.
     window = (height, width * channels)
     windows = np.lib.stride_tricks.sliding_window_view(rows, window, axis=(1, 2))
     which = np.arange(count)

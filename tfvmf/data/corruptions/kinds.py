@@ -1,8 +1,7 @@
 """All kinds of corruptions: blurs, noises, digital processing, and `weather`.
 
 Each function takes uint8 [N, H, H, 3], the images' random draws and the parameters of a severity
-(`KINDS`), and returns [N, H, H, 3] on the 0 to 255 scale. Lengths are in pixels unless a docstring
-says that they are shares of the side.
+(`KINDS`), and returns [N, H, H, 3] on the 0 to 255 scale. Lengths are in pixels unless stated.
 """
 
 import functools
@@ -31,15 +30,14 @@ def gaussian_blur(images: Images, draws: Draws, sigma: float) -> Floats:
 
 
 def glass_blur(images: Images, draws: Draws, sigma: float, rounds: int) -> Floats:
-    """Gaussian blur, pixels scattered several times, Gaussian blur.
+    """Gaussian blur, scattering, Gaussian blur.
 
-    Scattering: x[i, j] <- x[i - a, j - b] for i, j >= 2, with a and b 0 or 1 by chance: what the
-    published program does, which means to swap neighbors but copies them.
+    Scattering copies x[i, j] <- x[i - a, j - b] for i, j >= 2, random a, b in {0, 1}, as published.
     """
     side = images.shape[1]
-    # The published program truncates here to whole levels, not only at the end.
+    # The published program truncates to whole levels here, not only at the end.
     blurred = filters.gaussian_blur(images.astype(np.float32), sigma) + np.float32(1e-3)
-    # A pixel as one 32-bit number: its three values move together, and faster.
+    # A pixel as one 32-bit number: its three values move together, which is faster.
     bytes_of = np.zeros((*images.shape[:3], 4), np.uint8)
     bytes_of[..., :3] = blurred
     pixels = bytes_of.view(np.uint32)[..., 0]
@@ -57,7 +55,7 @@ def motion_blur(images: Images, draws: Draws, radius: float, sigma: float) -> Fl
 
 
 def zoom_blur(images: Images, draws: Draws, end: float) -> Floats:
-    """The mean of the image and of its zooms by 1.00, 1.01, 1.02, ... below `end`."""
+    """The mean of the image and its zooms by 1.00, 1.01, 1.02, ... below `end`."""
     count, side, _, channels = images.shape
     pixels_first = images.reshape(count, side * side, channels).transpose(1, 0, 2)
     blurred = _zoom_operator(side, end) @ pixels_first.reshape(side * side, -1).astype(np.float32)
@@ -71,7 +69,7 @@ def _soft_disk(radius: float, rim: float) -> Floats:
     disk = (grid[:, None] ** 2 + grid[None, :] ** 2 <= radius**2).astype(np.float32)
     profile = np.exp(-(np.array([-1.0, 0.0, 1.0]) ** 2) / (2 * rim**2))
     profile /= profile.sum()
-    # The disk ends two pixels inside the grid, so the border rule of `correlate` never shows.
+    # The disk ends two pixels inside the grid, so the border rule of `correlate` has no effect.
     return filters.correlate((disk / disk.sum())[None], np.outer(profile, profile))[0]
 
 
@@ -79,7 +77,7 @@ def _soft_disk(radius: float, rim: float) -> Floats:
 def _zoom_operator(side: int, end: float) -> sparse.csr_array:
     """The zoom blur as one sparse matrix on the pixels of a channel, not 26 interpolations."""
     total = sparse.eye_array(side * side, dtype=np.float32, format="csr")
-    # As published: a rounding error decides how many there are and how much the last one crops.
+    # As published: a rounding error decides their number and how much the last one crops.
     factors = np.arange(1, end, 0.01)
     for factor in factors:
         along = sparse.csr_array(filters.zoom_matrix(side, float(factor)))
@@ -88,17 +86,17 @@ def _zoom_operator(side: int, end: float) -> sparse.csr_array:
 
 
 def gaussian_noise(images: Images, draws: Draws, deviation: float) -> Floats:
-    """Noise of an electronic sensor: x + 255 s e, with e normal."""
+    """Electronic sensor noise: x + 255 s e, with e normal."""
     return 255 * deviation * draws.normal(images.shape[1:]) + images
 
 
 def shot_noise(images: Images, draws: Draws, photons: int) -> Floats:
-    """Noise of counting photons: Poisson(c x) / c on the 0 to 1 scale."""
+    """Photon counting noise: Poisson(c x) / c on the 0 to 1 scale."""
     return 255 / photons * draws.poisson(images * (photons / 255))
 
 
 def impulse_noise(images: Images, draws: Draws, share: float) -> Images:
-    """Sets a share of the values, channel by channel, to black or white with equal chances."""
+    """Sets a share of the values, per channel, to black or white with equal probability."""
     chance = draws.uniform(0, 1, images.shape[1:])
     noisy = np.where(chance < share, np.uint8(0), images)
     noisy[chance < share / 2] = 255
@@ -119,17 +117,14 @@ def brightness(images: Images, draws: Draws, more: float) -> Floats:
 
 
 def contrast(images: Images, draws: Draws, share: float) -> Floats:
-    """Toward the mean m of the channel over the image: m + share (x - m)."""
+    """Moves values toward the mean m of their channel in the image: m + share (x - m)."""
     factor = np.float32(share)
     mean = images.mean(axis=(1, 2), keepdims=True, dtype=np.float32)
     return images * factor + mean * (1 - factor)
 
 
 def saturate(images: Images, draws: Draws, factor: float, offset: float) -> Floats:
-    """HSV saturation s -> clip(factor s + offset, 0, 1), so that x -> v - (v - x) s' / s.
-
-    A gray pixel has no hue: the published program takes it for red.
-    """
+    """HSV saturation s -> clip(factor s + offset, 0, 1): x -> v - (v - x) s' / s; gray is red."""
     pixels = images.astype(np.float32)
     value = pixels.max(axis=-1, keepdims=True)
     spread = value - pixels.min(axis=-1, keepdims=True)
@@ -141,7 +136,7 @@ def saturate(images: Images, draws: Draws, factor: float, offset: float) -> Floa
 
 
 def jpeg_compression(images: Images, draws: Draws, quality: int) -> Images:
-    """Through a JPEG file, chroma halved as encoders do by default."""
+    """JPEG compression with halved chroma, the default of encoders."""
     decoded = np.empty_like(images)
     for image, out in zip(images, decoded, strict=True):
         file = io.BytesIO()
@@ -151,7 +146,7 @@ def jpeg_compression(images: Images, draws: Draws, quality: int) -> Images:
 
 
 def pixelate(images: Images, draws: Draws, share: float) -> Images:
-    """Down to a share of the side and up again, both with a box filter."""
+    """Shrinks to a share of the side and enlarges again, both with a box filter."""
     side = images.shape[1]
     small = int(side * share)
     blocks = np.empty_like(images)
@@ -167,7 +162,7 @@ def elastic_transform(
     """A random affine map, then random smooth displacements. All lengths are shares of the side.
 
     The affine map takes three corners of a central square, each moved by up to `reach`, back to
-    where they were. The displacement of a pixel is uniform noise, blurred, times `amplitude`.
+    their places. The displacement of a pixel is uniform noise, blurred, times `amplitude`.
     """
     count, side = images.shape[:2]
     amplitude, sigma, reach = (share * side for share in (amplitude, sigma, reach))
@@ -192,7 +187,7 @@ def _sample(images: Floats, y: Floats, x: Floats, *, mirror: str) -> Floats:
     """Bilinear samples of each image at its own points; `mirror` is a mode of `np.pad`."""
     count, side = images.shape[:2]
     margin = 2 * side
-    # The pixel that stands at position i - margin, int64 [5 side].
+    # The pixel at position i - margin, int64 [5 side].
     inside = np.pad(np.arange(side), margin, mode=mirror)  # type: ignore[call-overload]
     top, left = np.floor(y), np.floor(x)
     down, right = (y - top)[..., None], (x - left)[..., None]
@@ -201,7 +196,7 @@ def _sample(images: Floats, y: Floats, x: Floats, *, mirror: str) -> Floats:
     first_pixel = np.arange(0, count * side * side, side * side)[:, None, None]
     upper, lower = first_pixel + inside[row] * side, first_pixel + inside[row + 1] * side
     left_column, right_column = inside[column], inside[column + 1]
-    # Four floats are one 16-byte number, which `take` moves several times as fast as a short row.
+    # Four floats as one 16-byte number, which `take` moves several times faster than a short row.
     padded = np.zeros((count, side, side, 4), np.float32)
     padded[..., :3] = images
     pixels = padded.view(np.complex128).ravel()
@@ -215,8 +210,8 @@ def _sample(images: Floats, y: Floats, x: Floats, *, mirror: str) -> Floats:
     return ((below - above) * down + above)[..., :3]
 
 
-# Function, and its parameters at severities 1 to 5, in the order of the paper's Table 1; shot
-# noise, which the table leaves out, comes last.
+# Each function and its parameters at severities 1 to 5, in the order of the paper's Table 1. Shot
+# noise, which the table omits, comes last.
 KINDS: dict[str, tuple[Callable[..., npt.NDArray[Any]], tuple[Any, ...]]] = {
     "brightness": (brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
     "contrast": (contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
@@ -234,7 +229,7 @@ KINDS: dict[str, tuple[Callable[..., npt.NDArray[Any]], tuple[Any, ...]]] = {
     "jpeg_compression": (jpeg_compression, (80, 65, 58, 50, 40)),
     "motion_blur": (motion_blur, ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))),
     "pixelate": (pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),
-    # As published: the levels are not in the order of their strength.
+    # As published: the severities are not in the order of strength.
     "saturate": (saturate, ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))),
     "snow": (
         snow,

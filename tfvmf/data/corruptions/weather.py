@@ -1,4 +1,4 @@
-"""Fog, frost, snow, and spatter: drops of water on the lens at severities 1 to 3, of mud at 4, 5.
+"""Fog, frost, snow, and spatter: drops of water (severities 1 to 3) or mud (4, 5) on the lens.
 
 The published generator blends in photographs of frost, which the `imagecorruptions` wheel (extra
 `corruptions`) ships. Without it, textures of ice are made here, with the brightness, color,
@@ -18,9 +18,9 @@ from tfvmf.data.corruptions.filters import Draws, Floats, Images
 
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
-# The published program draws from the first five of its six photographs.
+# The published program uses the first five of its six photographs.
 _PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
-# Of these, shrunk: mean color, standard deviation and mean absolute gradient of the brightness.
+# Their mean color, and the standard deviation and mean absolute gradient of their brightness.
 _STATISTICS = (
     ((78, 149, 166), 18.0, 11.5),
     ((201, 205, 214), 22.0, 14.4),
@@ -35,12 +35,12 @@ _MUD_COLOR = np.array([63, 42, 20], np.float32)
 _EDGE_LOW, _EDGE_HIGH = 50, 150
 _FARTHEST = 20
 _BOX = np.full((3, 3), 1 / 9, np.float32)
-# Light from the upper left, which gives the drops a bright and a dark side.
+# Light from the upper left gives the drops a bright and a dark side.
 _RELIEF = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)
 _SOBEL = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
-# Distances of 0 to `_FARTHEST` + 1 pixels both ways in Borgefors' metric of 5 x 5 steps, by which
-# the published program approximates Euclid's: the shortest way in steps along a row (length 1),
-# diagonal (1.4) and of a knight (2.1969).
+# Distances of 0 to `_FARTHEST` + 1 pixels both ways in Borgefors' metric of 5 x 5 steps, the
+# published program's approximation of Euclid's: the shortest path in steps along a row (length
+# 1), diagonal (1.4) and of a knight (2.1969).
 _OFFSETS = np.arange(_FARTHEST + 2)
 _P, _Q = np.maximum.outer(_OFFSETS, _OFFSETS), np.minimum.outer(_OFFSETS, _OFFSETS)
 _LONG, _SHORT = _P + 0.1969 * _Q, 2.1969 * (_P - _Q) + 1.4 * (2 * _Q - _P)
@@ -48,7 +48,7 @@ _METRIC = np.where(_P >= 2 * _Q, _LONG, _SHORT).astype(np.float32)
 
 
 def fog(images: Images, draws: Draws, thickness: float, decay: float) -> Floats:
-    """Mist: (x + c plasma) m / (m + c) on the 0 to 1 scale, m the image's brightest value."""
+    """(x + c plasma) m / (m + c) on the 0 to 1 scale, where m is the image's brightest value."""
     brightest = images.max(axis=(1, 2, 3), keepdims=True).astype(np.float32)
     mist = 255 * thickness * _plasma(images.shape[1], decay, draws)[..., None]
     return (images + mist) * (brightest / (brightest + 255 * thickness))
@@ -58,10 +58,10 @@ def _plasma(side: int, decay: float, draws: Draws) -> Floats:
     """Clouds by the diamond-square algorithm on a torus, each scaled to [0, 1].
 
     From coarse to fine, the center of each square and then of each diamond becomes the mean of
-    its four corners plus uniform noise, whose size falls by decay^2 with every halving.
+    its four corners plus uniform noise, whose scale falls by decay^2 with every halving.
     """
     size = 1 << (side - 1).bit_length()
-    # One number for each point of the grid: where it is used decides how much it is scaled.
+    # One number per grid point; where it is used decides its scale.
     field = draws.uniform(-1, 1, (size, size))
     field[:, 0, 0] = 0
     step, wobble = size, 100.0**2
@@ -101,7 +101,7 @@ def snow(
     if zoom > 1:
         field = filters.apply_separable(field, filters.zoom_matrix(side, zoom))
     field[field < threshold] = 0
-    # Whole levels before and after the blur: the published program passes 8-bit images around.
+    # Whole levels before and after the blur: the published program passes 8-bit images.
     levels = (np.minimum(field, 1) * 255).astype(np.uint8)
     falling = np.rint(filters.motion_blur(levels, *motion, angles=draws.uniform(-135, -45)))
     pixels = images.astype(np.float32)
@@ -112,7 +112,7 @@ def snow(
 
 
 def frost(images: Images, draws: Draws, image_weight: float, ice_weight: float) -> Floats:
-    """Blends in a random crop of a random texture of ice."""
+    """Blends in a random crop of a random ice texture."""
     side = images.shape[1]
     found = textures(side)
     which = draws.integers(len(found))
@@ -121,7 +121,7 @@ def frost(images: Images, draws: Draws, image_weight: float, ice_weight: float) 
     for number, texture in enumerate(found):
         chosen = np.flatnonzero(which == number)
         windows = np.lib.stride_tricks.sliding_window_view(texture, (side, side), axis=(0, 1))
-        # The last window is left out, as the published program does.
+        # The last window is left out, as in the published program.
         top = (down[chosen] * max(len(windows) - 1, 1)).astype(np.intp)
         left = (right[chosen] * max(windows.shape[1] - 1, 1)).astype(np.intp)
         blend[chosen] = windows[top, left].transpose(0, 2, 3, 1)
@@ -129,13 +129,13 @@ def frost(images: Images, draws: Draws, image_weight: float, ice_weight: float) 
 
 
 def frost_source() -> str:
-    """Where frost comes from on this machine, for the report."""
+    """The origin of the frost textures on this machine, for the report."""
     found = _photographs_directory() is not None
     return "photographs of the imagecorruptions package" if found else "procedural ice texture"
 
 
 def textures(side: int) -> tuple[Images, ...]:
-    """Five textures, uint8 [h, w, 3], with h and w above `side`: mirrored if they are smaller."""
+    """Five textures, uint8 [h, w, 3], with h and w above `side`, mirrored if smaller."""
     return _textures(_photographs_directory(), side)
 
 
@@ -155,7 +155,7 @@ def _textures(directory: pathlib.Path | None, side: int) -> tuple[Images, ...]:
         found = [_make_ice(number) for number in range(len(_STATISTICS))]
     else:
         photographs = [Image.open(directory / name).convert("RGB") for name in _PHOTOGRAPHS]
-        # The published program shrinks them to a fifth, which picks every fifth pixel.
+        # The published program shrinks them to a fifth by picking every fifth pixel.
         found = [np.asarray(each)[2::5, 2::5] for each in photographs]
     missing = [[(0, max(0, side + 1 - length)) for length in each.shape[:2]] for each in found]
     return tuple(
@@ -165,10 +165,10 @@ def _textures(directory: pathlib.Path | None, side: int) -> tuple[Images, ...]:
 
 
 def _make_ice(number: int) -> Images:
-    """Clouds plus needles of ice: brightness = mean + s (sqrt(1 - a^2) clouds + a needles).
+    """Clouds plus ice needles: brightness = mean + s (sqrt(1 - a^2) clouds + a needles).
 
-    Both fields have unit deviation; the share a of the needles is chosen for the gradient. The
-    needles are fine streaks, in another direction in each crystal, a cell of a Voronoi diagram.
+    Both fields have unit deviation; the share a is chosen to match the gradient. The needles are
+    fine streaks, with one direction per crystal, a cell of a Voronoi diagram.
     """
     color, deviation, gradient = _STATISTICS[number]
     rng = np.random.Generator(np.random.Philox(key=number))
@@ -184,7 +184,7 @@ def _make_ice(number: int) -> Images:
     crystal = spatial.cKDTree(centers).query(points)[1].reshape(_ICE_SIZE)
     direction = rng.integers(_DIRECTIONS, size=_CRYSTALS)[crystal]
     field = np.take_along_axis(np.stack(streaks), direction[None], axis=0)[0]
-    # Grains between the needles keep the finest detail that photographs have.
+    # Grain between the needles keeps the finest detail of photographs.
     needles = field + 1.5 * rng.standard_normal(_ICE_SIZE)
     clouds = ndimage.gaussian_filter(rng.standard_normal(_ICE_SIZE), 10, mode="wrap")
     needles, clouds = ((each - each.mean()) / each.std() for each in (needles, clouds))
@@ -197,10 +197,10 @@ def _make_ice(number: int) -> Images:
 def spatter(
     images: Images, draws: Draws, noise: tuple[float, ...], strength: float, mud: bool
 ) -> Floats:
-    """Water: x + s m color; mud: (1 - m) x + m color, with m the mask of the drops in [0, 1].
+    """Water: x + s m color; mud: (1 - m) x + m color, where m in [0, 1] is the mask of the drops.
 
-    The liquid is blurred noise (mean, deviation, sigma, threshold), and a drop where that is above
-    the threshold; `strength` is s of water, and the blur of the mask of mud.
+    The liquid is blurred noise (mean, deviation, sigma, threshold); drops are where it exceeds
+    the threshold. `strength` is s for water, and the blur of the mask for mud.
     """
     mean, deviation, sigma, threshold = noise
     side = images.shape[1]
@@ -225,7 +225,7 @@ def _water(levels: Images) -> Floats:
 
 
 def _edges(levels: Images) -> np.ndarray:
-    """Canny's edges: thin ridges of the gradient above 150, and those above 50 that touch them."""
+    """Canny edges: thin ridges of the gradient above 150, and those above 50 that touch them."""
     whole = levels.astype(np.int32)
     gx, gy = (ndimage.correlate(whole, k[None], mode="nearest") for k in (_SOBEL, _SOBEL.T))
     size = np.abs(gx) + np.abs(gy)
@@ -235,7 +235,7 @@ def _edges(levels: Images) -> np.ndarray:
     def moved(down: int, right: int) -> np.ndarray:
         return framed[:, 1 + down : 1 + down + height, 1 + right : 1 + right + width]
 
-    # A ridge is higher than its two neighbors in the direction of the gradient, of four.
+    # A ridge is higher than its two neighbors along the gradient, in one of four directions.
     slope = np.tan(np.pi / 8)
     flat = np.abs(gy) < slope * np.abs(gx)
     steep = slope * np.abs(gy) > np.abs(gx)
@@ -249,10 +249,7 @@ def _edges(levels: Images) -> np.ndarray:
 
 
 def _distance(edges: np.ndarray) -> Floats:
-    """Distance to the nearest edge pixel in the metric of `_METRIC`; only up to `_FARTHEST` exact.
-
-    First along rows; then the minimum over rows of metric(offset of the row, distance in that row).
-    """
+    """Distance to the nearest edge pixel in `_METRIC`, by rows first; exact up to `_FARTHEST`."""
     reach = _FARTHEST + 1
     place = np.arange(edges.shape[2])
     row = np.minimum.accumulate(np.where(edges, 0, reach) - place, axis=2) + place
@@ -266,7 +263,7 @@ def _distance(edges: np.ndarray) -> Floats:
 
 
 def _equalize(levels: Images) -> Images:
-    """Histogram equalization: darkest level to 0, brightest to 255; of one level as it is."""
+    """Histogram equalization: darkest level to 0, brightest to 255; a single level stays."""
     count, bins = len(levels), _FARTHEST + 1
     bin_of = levels.reshape(count, -1) + bins * np.arange(count)[:, None]
     histogram = np.bincount(bin_of.ravel(), minlength=bins * count).reshape(count, bins)

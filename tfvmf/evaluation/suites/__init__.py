@@ -1,6 +1,6 @@
 """What a suite is, and all of them by name. A new suite is a file here and a line in `SUITES`.
 
-Nothing here imports TensorFlow: a program knows the names before it takes seconds to start.
+This module does not import TensorFlow, so that programs know the names without a slow start.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from tfvmf.data import Source
     from tfvmf.evaluation.subject import Subject
 
-Results = dict[str, Any]  # what JSON can hold
+Results = dict[str, Any]  # JSON values
 
 
 class NotApplicable(UserError):
-    """A suite has nothing to measure here; `all` continues without it."""
+    """The suite cannot measure this subject; `all` skips it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to measure. Each suite reads what concerns it.
+    """How to measure. Each suite reads the options that concern it.
 
     Attributes:
         max_images: Size of a seeded, stratified sample of test and foreign images; 0 for all.
-        scores: Names out of `evaluation.SCORES`, the main one first; () for the subject's own.
+        scores: Names from `evaluation.SCORES`, the main one first; () for the subject's own.
         num_passes: Forward passes of the score `dropout`.
-        num_views: Augmented views of the score and the suite `agreement`.
+        num_views: Augmented views for the score and the suite `agreement`.
         corruptions: `generate`, or `tfds` for the data set cifar10_corrupted.
         corrupted_dir: Directory of corrupted images in CIFAR-10-C's layout, used if given.
-        in_source: Familiar data of the suite ood; "" for the subject's own.
-        ood_sources: Foreign data: sources, or specs as `data.load_source` takes them.
+        in_source: Familiar data for the suite ood; "" for the subject's own.
+        ood_sources: Foreign data: sources, or specs for `data.load_source`.
         supervised: A model trained with labels on the same data, whose features ood uses.
         alpha: Share of familiar images that decision may reject; None for the judge's own.
         max_error: decision finds the smallest alpha with fewer errors among accepted images.
@@ -71,13 +71,13 @@ class Options:
 
 
 class Headline(NamedTuple):
-    """A number that matters: for the terminal and for the top of the report."""
+    """An important number, for the terminal and the top of the report."""
 
-    words: str  # what it is, and which way is right
-    value: float | None  # None where it could not be measured
-    form: str = ".3f"  # as `format` takes it
-    printed: float | None = None  # the paper's number, if it prints one
-    note: str = ""  # what a reader must know before believing it
+    words: str  # what it is, and which direction is good
+    value: float | None  # None if it could not be measured
+    form: str = ".3f"  # a format specification
+    printed: float | None = None  # the paper's number, if there is one
+    note: str = ""  # a caveat for the reader
 
     @property
     def number(self) -> str:
@@ -94,14 +94,14 @@ class Headline(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a suite found."""
+    """The results of a suite."""
 
-    verdict: str  # one sentence that says how good it is
+    verdict: str  # one sentence on how good the results are
     results: Mapping[str, Any]  # the numbers, for programs
-    headlines: Sequence[Headline] = ()  # the three to five numbers that matter
+    headlines: Sequence[Headline] = ()  # the three to five most important numbers
     blocks: Sequence[str | Table] = ()  # paragraphs and tables; the first table is `table.csv`
-    lines: Sequence[str] = ()  # further ones for the terminal
-    # Rows of images by heading, each a caption and a hint, one below the other in `sprite.png`.
+    lines: Sequence[str] = ()  # further lines for the terminal
+    # Rows of images by heading, each with a caption and a hint; stacked in `sprite.png`.
     gallery: Mapping[str, Sequence[tuple[str, str]]] = dataclasses.field(default_factory=dict)
     # Further files by name, each with a function that writes it to a path.
     files: Mapping[str, Callable[[pathlib.Path], object]] = dataclasses.field(default_factory=dict)
@@ -109,30 +109,29 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Suite:
-    """A function of a subject that measures: `results = suite(subject, max_images=1000)`.
+    """A function that measures a subject: `results = suite(subject, max_images=1000)`.
 
-    Results are the suite's numbers, its `verdict`, the subject's identity, how many test images
-    were measured (`images`) of how many (`of_images`), and the `page` to read. A subject with a
-    directory gets `<directory>/<name>/` with the suite's files, `table.csv`, `table.md` and, last,
-    `results.json`.
+    Results hold the suite's numbers, its `verdict`, the subject's identity, the number of test
+    images measured (`images`) and available (`of_images`), and the `page` to read. A subject's
+    `<directory>/<name>/` gets the suite's files, `table.csv`, `table.md` and, last, `results.json`.
     """
 
-    name: str  # in flags and paths; `measure` of the module of this name does the work
-    title: str  # its heading in the report and above its tables
-    question: str  # what it asks, for the help
+    name: str  # in flags and paths; the module of this name has the function `measure`
+    title: str  # heading in the report and above its tables
+    question: str  # for the help
     _: dataclasses.KW_ONLY
-    among_all: bool = True  # whether `all` includes it; a suite that takes long should not be
-    uses_images: bool = True  # whether it looks at the test images
+    among_all: bool = True  # whether `all` includes it; False for slow suites
+    uses_images: bool = True  # whether it uses the test images
 
     def __call__(self, subject: Subject, options: Options | None = None, **changes: Any) -> Results:
-        """Measures a subject: `options`, or the defaults, with `changes` of their fields."""
+        """Measures a subject; `changes` replace fields of `options` (default: `Options()`)."""
         options = dataclasses.replace(options or Options(), **changes)
         subject = subject.sample(options.max_images)
         directory = subject.directory_for(self.name)
         module = importlib.import_module(f"{__name__}.{self.name}")
         found: Measured = module.measure(subject, options)
         results: Results = {"verdict": found.verdict}
-        if self.uses_images:  # a suite of other data has its own sizes
+        if self.uses_images:  # suites of other data have their own sizes
             results |= {"images": subject.test.size, "of_images": subject.test.whole_size}
         results |= {**found.results, **subject.identity()}
         blocks = list(found.blocks)
@@ -185,7 +184,7 @@ SUITES: dict[str, Suite] = {
 
 
 def check_names(names: str) -> list[str]:
-    """The suites that a comma-separated list names; ["all"] for all that are not slow."""
+    """The suites in a comma-separated list; ["all"] for all that are not slow."""
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     if chosen != ["all"]:
         check_known("suite", chosen or [names], SUITES)
@@ -195,10 +194,10 @@ def check_names(names: str) -> list[str]:
 def evaluate(
     subject: Subject, suites: str = "all", options: Options | None = None, **changes: Any
 ) -> dict[str, Results]:
-    """Runs suites one after another, prints what matters and writes the report.
+    """Runs suites one after another, prints the important numbers and writes the report.
 
-    `suites` are names, separated by commas. `all` is every suite that is not slow, and leaves out
-    those that have nothing to measure. `changes` replace fields of the options.
+    `suites` are comma-separated names. `all` runs every suite that is not slow, and skips those
+    that do not apply. `changes` replace fields of the options.
     """
     from tfvmf.evaluation.report import write_report
 
@@ -207,10 +206,10 @@ def evaluate(
     everything = names == ["all"]
     if everything:
         names = [name for name in SUITES if SUITES[name].among_all]
-    # In this order: `decision` sees all that `cifar10c` needs of corrupted images, and more.
+    # In this order: `decision` computes all that `cifar10c` needs of corrupted images, and more.
     names = [name for name in SUITES if name in names]
     if options.scores:
-        subject.uncertainty(options)  # what it lacks for them shows before anything is measured
+        subject.uncertainty(options)  # raises now, before measuring, if something is missing
     subject = subject.sample(options.max_images)
     found: dict[str, Results] = {}
     for name in names:
@@ -228,7 +227,7 @@ def evaluate(
 
 
 def summarize(name: str, results: Results) -> Iterator[str]:
-    """The lines that are printed about a suite: the verdict, and aligned numbers."""
+    """The lines printed about a suite: the verdict, and aligned numbers."""
     count = f" ({count_images(results)})" if "of_images" in results else ""
     yield from _wrapped(f"{name}{count}: {results['verdict']}", "  ")
     lines = headlines(results)
@@ -242,24 +241,24 @@ def summarize(name: str, results: Results) -> Iterator[str]:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    """Lines of a terminal; names of files are as long as they are."""
+    """Lines for a terminal; file names are not broken."""
     wrapper = textwrap.TextWrapper(100, subsequent_indent=indent, break_long_words=False)
     wrapper.break_on_hyphens = False
     return wrapper.wrap(printable(text))
 
 
 def headlines(results: Results) -> list[Headline]:
-    """The numbers that matter, without those that could not be measured."""
+    """The important numbers, without those that could not be measured."""
     lines = [Headline(*line) for line in results["page"]["headlines"]]
     return [line for line in lines if line.value is not None]
 
 
 def count_images(results: Results) -> str:
-    """How many test images results are about: `a sample of 1,000 of 10,000 images`."""
+    """The number of test images behind results: `a sample of 1,000 of 10,000 images`."""
     images, whole = results["images"], results["of_images"]
     return f"{whole:,} images" if images == whole else f"a sample of {images:,} of {whole:,} images"
 
 
 def at_step(results: Results) -> str:
-    """`step 7` for a sentence about results of a run; "" where there were no steps."""
+    """`step 7` for a sentence about a run's results; "" if there were no steps."""
     return f"step {results['step']}" if "step" in results else ""

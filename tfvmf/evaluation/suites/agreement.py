@@ -1,8 +1,7 @@
-"""How far is kappa from the agreement of views that it estimates (slow, only by name)?
+"""How far is kappa from the agreement of views that it estimates? Slow, so only by name.
 
-kappa is to predict the agreement of views, E[cos]: as kappa / 5 with the paper's weights. Where the
-agreement follows a corruption and kappa does not, the head is to blame; where neither does, the
-encoder.
+kappa should predict the agreement of views, E[cos]: as kappa / 5 with the paper's weights. If only
+the agreement follows a corruption, the head is at fault; if neither does, the encoder is.
 """
 
 import dataclasses
@@ -36,7 +35,7 @@ def measure(subject: Subject, options: Options) -> Measured:
         raise NotApplicable(f"{_NOTHING}: the subject has no predicted_cosine")
     one = subject.embedder(subject.test.images(0, 1))
     scale = scale_words(predict, dimension=one["mean_direction"].shape[1])
-    # All that can be wrong with the sources shows before anything is measured.
+    # Problems with the sources should show before anything is measured.
     foreign = foreign_sources(subject, options)
     corrupted = corrupted_images(subject, options)
     scores = kept_scores(subject, options, corrupted)
@@ -118,11 +117,10 @@ def measure(subject: Subject, options: Options) -> Measured:
 
 
 def compare(predict: Cosine, kappa: np.ndarray, cosine: np.ndarray) -> dict[str, Any]:
-    """Kappa [N] against the measured E[cos] [N] of the same images.
+    """Compares kappa [N] with the measured E[cos] [N] of the same images.
 
-    `kappa`, `predicted` (the cosine that kappa stands for) and `agreement` are means; `error` is
-    the mean of |predicted - agreement|, `rank` the Spearman correlation of kappa with the agreement
-    over the images, None where one of them is the same for all.
+    `kappa`, `predicted` (its cosine) and `agreement` are means, `error` that of their absolute
+    difference. `rank` is Spearman's correlation of kappa and agreement, None if one is constant.
     """
     predicted = np.asarray(predict(tf.constant(kappa, tf.float32))).astype(np.float64)
     varied = np.ptp(kappa) > 0 and np.ptp(cosine) > 0
@@ -137,7 +135,7 @@ def compare(predict: Cosine, kappa: np.ndarray, cosine: np.ndarray) -> dict[str,
 
 
 def scale_words(predict: Cosine, *, dimension: int) -> str:
-    """The cosine that a kappa stands for, in words: kappa / 5, A_d(kappa) or f(kappa)."""
+    """How kappa maps to a cosine, in words: kappa / 5, A_d(kappa) or f(kappa)."""
     kappa = tf.constant([1.0, 2.0, 5.0, 20.0])
     try:
         cosine = np.asarray(predict(kappa))

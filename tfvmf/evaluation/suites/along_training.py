@@ -1,4 +1,4 @@
-"""How soon can kappa be relied on? The suite cifar10c at every checkpoint that a run keeps."""
+"""How soon is kappa reliable? The suite cifar10c at every checkpoint that a run keeps."""
 
 import pathlib
 from typing import Any

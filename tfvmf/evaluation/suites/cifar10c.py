@@ -1,7 +1,7 @@
-"""Does kappa fall as corruption grows? The paper's Table 1, and what six points cannot say.
+"""Does kappa fall as corruption grows? The paper's Table 1, and statistics beyond its six points.
 
-An encoder without a concentration is followed by another score (`scores`): the suite compares.
-Corrupted images are made here, or read from CIFAR-10-C's files or TFDS.
+An encoder without a concentration is measured by another score (see `scores`). Corrupted images
+are generated, or read from CIFAR-10-C's files or TFDS.
 """
 
 import dataclasses
@@ -32,33 +32,30 @@ _PAPER_ROWS = {
     "dropout variance": "MC dropout (+)",
 }
 
-# By score [18, 6, N]: corruptions; clean (the same for each) and severities 1 to 5; images.
+# By score, [18, 6, N]: corruptions; clean (the same for each) and severities 1 to 5; images.
 Scores = dict[str, np.ndarray]
 
 
 class Correlation(NamedTuple):
     """Correlations of one corruption."""
 
-    means: list[float]  # mean score [6] of the clean images and at severities 1 to 5
+    means: list[float]  # mean score [6] of clean images and at severities 1 to 5
     spearman: float  # rank correlation of these six points with 0 ... 5, as in the paper's Table 1
     pearson: float  # linear correlation of the same points, as in its appendix
     per_image: float  # rank correlation over all (image, severity) pairs
     interval: tuple[float, float]  # its 95 % interval, by a bootstrap over images
-    falls: float  # AUROC of telling severity 5 from clean by a score that should fall
+    falls: float  # AUROC for telling severity 5 from clean by a score that should fall
 
 
 def correlate(scores: np.ndarray, *, rounds: int = 1000, seed: int = 0) -> Correlation:
-    """Correlates scores [6, N] (clean, severities 1 to 5) with severity.
-
-    A score that does not change at all has no correlation: NaN.
-    """
+    """Correlates scores [6, N] (clean, severities 1 to 5) with severity; NaN if all are equal."""
     scores = scores.astype(np.float64)
     levels, means = np.arange(len(scores)), scores.mean(axis=1)
     moves, count = np.ptp(means) > 0, scores.shape[1]
     spearman = scipy.stats.spearmanr(levels, means).statistic if moves else np.nan
     pearson = np.corrcoef(levels, means)[0, 1] if moves else np.nan
-    # Ranks are made once, over all pairs; a bootstrap round only weights the images, which
-    # needs three sums per image instead of another sort.
+    # Ranks are made once, over all pairs. A bootstrap round only weights the images, which needs
+    # three sums per image instead of another sort.
     ranks = scipy.stats.rankdata(scores).reshape(scores.shape)
     ranks -= ranks.mean()
     centered = (levels - (len(scores) - 1) / 2)[:, None]
@@ -84,10 +81,7 @@ def correlate(scores: np.ndarray, *, rounds: int = 1000, seed: int = 0) -> Corre
 
 
 def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
-    """How often an image of the first has a higher score [N] than one of the second [M].
-
-    A draw counts half.
-    """
+    """How often a score of the first [N] is higher than one of the second [M]; ties count half."""
     wins = scipy.stats.mannwhitneyu(inside, outside, method="asymptotic").statistic
     return float(wins) / (len(inside) * len(outside))
 
@@ -110,7 +104,7 @@ def measure(subject: Subject, options: Options) -> Measured:
 
 
 def corrupted_images(subject: Subject, options: Options) -> Corrupted:
-    """The corrupted test images that options ask for; problems with files show here."""
+    """The corrupted test images for the options; problems with files are raised here."""
     kind, directory = options.corruptions, options.corrupted_dir
     return open_corrupted(subject.test, kind=kind, directory=directory, load=subject.open)
 
@@ -118,7 +112,7 @@ def corrupted_images(subject: Subject, options: Options) -> Corrupted:
 def measure_corruption(
     subject: Subject, options: Options, corrupted: Corrupted | None = None
 ) -> tuple[Results, dict[str, Correlation], np.ndarray]:
-    """The suite's numbers; of the main score also correlations and values [18, 6, N]."""
+    """The suite's numbers, and the main score's correlations and values [18, 6, N]."""
     corrupted = corrupted or corrupted_images(subject, options)
     measured, score = kept_scores(subject, options, corrupted), subject.score(options)
     correlations = {
@@ -142,10 +136,9 @@ def kept_scores(
     needed: Sequence[str] = (),
     further: Callable[..., Any] | None = None,
 ) -> Scores:
-    """All scores measured so far: those asked for, and `needed`, which `further` may give.
+    """All scores measured so far: the requested ones, and `needed`, which `further` may give.
 
-    The subject keeps them, together with all that the same pass over the images gives, for other
-    suites: 4 bytes for each score, image, corruption and severity.
+    The subject keeps them for other suites: 4 bytes per score, image, corruption and severity.
     """
     asked, source = subject.uncertainty(options).scores, subject.test
     settings = (options.num_views, options.num_passes, options.corruptions)
@@ -153,7 +146,7 @@ def kept_scores(
     if {*asked, *needed} <= kept.keys():
         return kept
     names = dict.fromkeys((*asked, *one_pass(subject.judge)))
-    # A pass gives `further` and something else: the main score, where nothing is missing.
+    # A pass needs a score besides `further`: the main one, if none is missing.
     missing = [name for name in names if name not in kept] or asked[:1]
     uncertainty = subject.uncertainty(dataclasses.replace(options, scores=missing), further)
     kept |= score_corrupted(uncertainty, source, corrupted)
@@ -200,7 +193,7 @@ def summarize(correlations: Mapping[str, Correlation], score: Score) -> dict[str
 
 
 def verdict(results: Results) -> str:
-    """Under how many corruptions the score moves as it should."""
+    """Counts the corruptions under which the score moves in the expected direction."""
     sign, values = results["expected_sign"], results["spearman"].values()
     right = sum(sign * value > 0 for value in values)
     words = "falls" if sign < 0 else "rises"
@@ -209,7 +202,7 @@ def verdict(results: Results) -> str:
 
 
 def headlines(results: Results) -> list[Headline]:
-    """Means over the corruptions, and the worst of these."""
+    """The means over the corruptions, and the worst corruption."""
     sign, row = results["expected_sign"], _PAPER_ROWS.get(results["score"])
     right = "minus" if sign < 0 else "plus"
     printed = float(np.mean(list(paper.TABLE_1[row].values()))) if row else None
@@ -227,7 +220,7 @@ def _words(name: str) -> str:
 
 
 def _blocks(results: Results, *, own: bool) -> list[str | Table]:
-    """What every corruption does to the score, with the paper's row beside, and other scores."""
+    """The effect of every corruption on the score, next to the paper's row and other scores."""
     score, row = results["score"], _PAPER_ROWS.get(results["score"], "Ours (-)")
     signs = {-1: "minus", 1: "plus"}
     other = " The images are not CIFAR-10's: the protocol is the same, the data are not."
@@ -276,7 +269,7 @@ def _blocks(results: Results, *, own: bool) -> list[str | Table]:
 def draw_means(
     path: pathlib.Path, correlations: Mapping[str, Correlation], *, score: str, sign: int = -1
 ) -> None:
-    """The mean score against severity, one panel per corruption; blue has the right sign."""
+    """Draws mean score against severity, one panel per corruption; blue has the right sign."""
     with plots.drawing(path, 11, 5.25) as figure:
         axes = figure.subplots(3, 6, sharex=True, sharey=True)
         for axis, (name, value) in zip(axes.flat, correlations.items(), strict=True):
@@ -295,10 +288,7 @@ def draw_means(
 
 
 def choose_example(scores: np.ndarray) -> int:
-    """The image whose scores [C, 6, N] change most like their mean, so that it stands for others.
-
-    It has the least squared distance of (score - clean score) to the mean of that.
-    """
+    """The most typical image: its scores [C, 6, N] minus clean are closest to their mean (L2)."""
     changes = scores[:, 1:] - scores[:, :1]
     return int(np.square(changes - changes.mean(axis=-1, keepdims=True)).sum(axis=(0, 1)).argmin())
 
@@ -306,7 +296,7 @@ def choose_example(scores: np.ndarray) -> int:
 def draw_examples(
     path: pathlib.Path, subject: Subject, corrupted: Corrupted, scores: np.ndarray, score: str
 ) -> None:
-    """One image from mild to severe under several corruptions, each with its score."""
+    """Draws one image at rising severity under several corruptions, each with its score."""
     shown = scores[[CORRUPTIONS.index(name) for name in _SHOWN]]
     row, columns = choose_example(shown), 1 + len(SEVERITIES)
     clean = subject.test.images(row, row + 1)[0]

@@ -1,4 +1,4 @@
-"""How did training go? Losses, kappa and accuracy along it."""
+"""How did training go? Curves of losses, kappa and accuracy."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from tfvmf.evaluation import plots
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Headline, Measured, NotApplicable, Options
 
-# What a line holds beside the loss and its terms.
+# Keys of a line besides the loss and its terms.
 _NOT_TERMS = {
     *("member", "step", "epoch", "cosine", "kappa", "kappa_std"),
     *("learning_rate", "images_per_second"),
@@ -21,7 +21,7 @@ Lines = Sequence[Mapping[str, float]]
 
 
 def measure(subject: Subject, options: Options) -> Measured:
-    """Draws `curves.png` from what was logged in training, an ensemble's members together."""
+    """Draws `curves.png` from the training log, with all members of an ensemble."""
     del options
     members = itertools.groupby(subject.metrics, lambda line: line.get("member", 0))
     logged = [lines for lines in (_split(list(group)) for _, group in members) if lines[0]]
@@ -48,19 +48,16 @@ def _split(lines: Lines) -> tuple[Lines, Lines]:
 
 
 def term_names(trained: Lines) -> list[str]:
-    """The loss and all its terms that every line holds, in the order of the first."""
+    """The loss and its terms that every line has, in the order of the first line."""
     common = set(trained[0]).intersection(*trained) - _NOT_TERMS
     return [name for name in trained[0] if name in common]
 
 
 def draw(path: pathlib.Path, members: Sequence[tuple[Lines, Lines]]) -> None:
-    """Three panels: terms of the loss, kappa with its spread, k-NN accuracy.
-
-    Members of an ensemble are drawn over one another in the same colors.
-    """
+    """Three panels: loss terms, kappa with its spread, k-NN accuracy; members share colors."""
 
     def column(lines: Lines, name: str) -> list[float]:
-        return [line.get(name, math.nan) for line in lines]  # which a damaged line may lack
+        return [line.get(name, math.nan) for line in lines]  # a damaged line may lack it
 
     with plots.drawing(path, 11, 3) as figure:
         losses, kappa, accuracy = figure.subplots(1, 3)
@@ -68,7 +65,7 @@ def draw(path: pathlib.Path, members: Sequence[tuple[Lines, Lines]]) -> None:
             epochs = column(trained, "epoch")
             steps_per_epoch = trained[-1]["step"] / trained[-1]["epoch"]
             seen = [line["step"] / steps_per_epoch for line in monitored]
-            first = "" if number == 0 else "_"  # which hides a label
+            first = "" if number == 0 else "_"  # an underscore hides the label
             for place, term in enumerate(term_names(trained)):
                 losses.plot(epochs, column(trained, term), f"C{place}", label=first + term)
             if "kappa" in trained[0]:

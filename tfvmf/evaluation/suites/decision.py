@@ -1,8 +1,8 @@
-"""May its decisions be trusted? What is rejected, rightly or not, and what accuracy remains.
+"""Can the judge's decisions be trusted? Share of rejected images, and the accuracy that remains.
 
-The judge promises to reject at most a share alpha of images like those of its calibration. Does
-that hold on clean test images, what is it worth on corrupted and foreign ones and, with labels, are
-accepted images classified better than all? Controls: the norm of the features, their nearest
+The judge promises to reject at most a share alpha of images like those of its calibration. This
+suite checks that on clean test images, measures rejection on corrupted and foreign ones and, with
+labels, the accuracy of accepted images. Controls: the norm of the features, their nearest
 neighbors, and the probe's own maximum softmax.
 """
 
@@ -31,15 +31,15 @@ from tfvmf.evaluation.suites.probe import linear_probe
 from tfvmf.evaluation.tables import Table
 
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2)
-TRIED = (*ALPHAS, 0.3, 0.5, 0.7)  # the last ones only for `max_error`
-FEW = 100  # accepted images, below which an accuracy of them says little
-_LEVEL = 0.05  # of all tests and intervals
-_BANK = 10_000  # training images among which neighbors are looked for
+TRIED = (*ALPHAS, 0.3, 0.5, 0.7)  # the last three only for `max_error`
+FEW = 100  # accepted images; with fewer, their accuracy says little
+_LEVEL = 0.05  # significance level of all tests and intervals
+_BANK = 10_000  # training images searched for neighbors
 
-# All are certainties. `both` is the judge's confidence.
+# All measure certainty. `both` is the judge's confidence.
 TITLES = {"kappa": "kappa", "familiarity": "familiarity", "confidence": "both"}
 TITLES |= {"feature_norm": "feature norm", "neighbors": "k-NN", "softmax": "softmax"}
-_DETECTORS = ("kappa", "familiarity", "confidence", "softmax")  # of the probe's errors
+_DETECTORS = ("kappa", "familiarity", "confidence", "softmax")  # detectors of the probe's errors
 
 Reader = Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]
 
@@ -54,7 +54,7 @@ def measure(subject: Subject, options: Options) -> Measured:
     if options.max_error is not None and not labeled:
         raise UserError(f"max_error={options.max_error:g}: {subject.test.name} has no labels")
     judge = judge if options.alpha is None else judge.at(options.alpha)
-    # All that can be wrong with the sources shows before anything is measured.
+    # Problems with the sources should show before anything is measured.
     foreign = foreign_sources(subject, options)
     corrupted = corrupted_images(subject, options)
     read = subject.keep(("reader", labeled), lambda: _reader(subject, labeled=labeled))
@@ -107,9 +107,9 @@ def measure(subject: Subject, options: Options) -> Measured:
 
 
 def _reader(subject: Subject, *, labeled: bool) -> Reader:
-    """From outputs to what the nearest neighbors and the probe say of them [B]."""
+    """Maps outputs to the values [B] of the nearest neighbors and the probe."""
     rows = sample_indices(subject.train, _BANK)
-    if labeled:  # the probe needs all of them
+    if labeled:  # the probe needs all labels
         features = subject.embed(subject.train)["features"][rows]
     else:
         features = subject.embed(subject.train.subset(rows))["features"]
@@ -140,7 +140,7 @@ def _values(subject: Subject, source: data.Source, read: Reader) -> dict[str, An
 
 
 def share(hits: np.ndarray) -> dict[str, Any]:
-    """The share of hits (bool [N]) with its 95 % interval, Clopper and Pearson's."""
+    """The share of hits (bool [N]) with its 95 % Clopper-Pearson interval."""
     test = scipy.stats.binomtest(int(hits.sum()), len(hits))
     interval = test.proportion_ci(1 - _LEVEL, "exact")
     return {"images": len(hits), "share": test.statistic, "interval": [interval.low, interval.high]}
@@ -149,9 +149,9 @@ def share(hits: np.ndarray) -> dict[str, Any]:
 def false_rejections(confidence: np.ndarray, alpha: float, ranks: int) -> dict[str, Any]:
     """The share of clean images that are rejected, and whether the promise is kept.
 
-    Of one calibration with m ranks, the share of all in-distribution images that are rejected is a
-    draw from Beta(k, m + 1 - k), k = floor(alpha (m + 1)): its mean is at most alpha. The number
-    among N images is then beta-binomial, which gives the `expected` range (95 %).
+    For one calibration with m ranks, the share of rejected in-distribution images is a draw from
+    Beta(k, m + 1 - k), k = floor(alpha (m + 1)), with a mean of at most alpha. The number among N
+    images is then beta-binomial, which gives the `expected` range (95 %).
     """
     found = share(confidence <= np.float32(alpha))
     size, k = len(confidence), _rejected_ranks(alpha, ranks)
@@ -162,15 +162,12 @@ def false_rejections(confidence: np.ndarray, alpha: float, ranks: int) -> dict[s
 
 
 def _rejected_ranks(alpha: float, ranks: int) -> int:
-    """How many of the possible confidences 1 / (m + 1), 2 / (m + 1) ... are at most alpha."""
+    """The number of possible confidences 1 / (m + 1), 2 / (m + 1) ... that are at most alpha."""
     return math.floor(float(np.float32(alpha)) * (ranks + 1) + 1e-4)
 
 
 def compare_accepted(correct: np.ndarray, accept: np.ndarray) -> dict[str, Any]:
-    """Accuracy on accepted images beside that on all, from bool [N] and bool [N].
-
-    `p` is of Fisher's exact test, two-sided: is an image as often correct if it is accepted?
-    """
+    """Accuracy of accepted and of all images (bool [N]), with Fisher's two-sided exact test `p`."""
     kept, lost = correct[accept], correct[~accept]
     counts = [[int(each.sum()), int((~each).sum())] for each in (kept, lost)]
     both = len(kept) > 0 and len(lost) > 0
@@ -187,11 +184,11 @@ def compare_accepted(correct: np.ndarray, accept: np.ndarray) -> dict[str, Any]:
 def try_alphas(
     confidence: np.ndarray, ranks: int, correct: np.ndarray | None = None
 ) -> list[dict[str, Any]]:
-    """What each of `TRIED` that can reject anything does to images with confidences [N].
+    """The effect of each of `TRIED` that can reject anything on images with confidences [N].
 
     `rejected` is a share. With `correct` (bool [N]), `accuracy` is that of the accepted images, and
-    `bound` the upper bound of their error rate, Clopper and Pearson's, of 1 - 0.05 / K for each of
-    the K alphas: all bounds hold together with a probability of 95 % (Bonferroni).
+    `bound` the Clopper-Pearson upper bound of their error rate at level 1 - 0.05 / K for each of
+    the K alphas, so that all bounds hold together with a probability of 95 % (Bonferroni).
     """
     found: list[dict[str, Any]] = []
     alphas = [alpha for alpha in TRIED if _rejected_ranks(alpha, ranks)]
@@ -212,10 +209,7 @@ def try_alphas(
 
 
 def _with_labels(scores: Scores, correct: np.ndarray, alpha: np.float32) -> Results:
-    """Accuracy on accepted images, and the scores as detectors of the probe's errors.
-
-    `correct` is bool [18, 6, N], as the scores are.
-    """
+    """Accuracy of accepted images, and detection of the probe's errors; `correct` [18, 6, N]."""
 
     def pooled(values: np.ndarray, level: int) -> np.ndarray:
         """The images of one severity under all corruptions, or the clean ones."""
@@ -231,7 +225,7 @@ def _with_labels(scores: Scores, correct: np.ndarray, alpha: np.float32) -> Resu
     }
     return {
         "accuracy": {"clean": compare_accepted(correct[0, 0], accept[0, 0]), **each},
-        # Without p: every image is there once for each corruption.
+        # Without p, because every image appears once per corruption.
         "accuracy_by_severity": [
             compare_accepted(pooled(correct, level), pooled(accept, level)) | {"p": None}
             for level in (0, *SEVERITIES)
@@ -252,7 +246,7 @@ def _with_labels(scores: Scores, correct: np.ndarray, alpha: np.float32) -> Resu
 
 
 def verdict(results: Results) -> str:
-    """Whether the promise is kept, and what it is worth, in a sentence."""
+    """Whether the promise is kept, and what it is worth, in one sentence."""
     clean = results["clean"]
     low, high = clean["expected"]
     kept = {
@@ -270,7 +264,7 @@ def verdict(results: Results) -> str:
 
 
 def _headlines(results: Results) -> list[Headline]:
-    """The promise, the AUROC of both, and the accuracy that is gained."""
+    """The promise, the AUROC of `both`, and the accuracy gained."""
     low, high = results["clean"]["interval"]
     promised = f"false rejections (promised: {results['alpha']:.1%})"
     note = f"95 % interval {low:.1%} to {high:.1%}"
@@ -289,7 +283,7 @@ def _headlines(results: Results) -> list[Headline]:
 
 
 def _lines(results: Results) -> list[str]:
-    """What each alpha does, and which one keeps the error below `max_error`."""
+    """The effect of each alpha, and the one that keeps the error below `max_error`."""
     tried = {each["alpha"]: each for each in results["alphas"]}
     few = "rejects nothing: too few calibration images"
     lines = [f"alpha={alpha:<4g} {few}" for alpha in ALPHAS if alpha not in tried]
@@ -304,7 +298,7 @@ def _lines(results: Results) -> list[str]:
 
 
 def _gains(results: Results) -> str:
-    """Under how many corruptions accepted images are classified better than all, in a sentence."""
+    """The number of corruptions under which accepted images have a higher accuracy than all."""
     worse = ", ".join(results["significantly_below"]).replace("_", " ") or "none"
     return (
         "at severity 5 accepted images are classified better than all under "
@@ -314,7 +308,7 @@ def _gains(results: Results) -> str:
 
 
 def _max_error(results: Results) -> str:
-    """The answer to `max_error`, in a sentence."""
+    """The answer to `max_error`, in one sentence."""
     tried, asked = results["alphas"], results["max_error"]
     best = min(tried, key=lambda each: (each["alpha"] != asked["alpha"], each["bound"]))
     enough = "is enough" if asked["alpha"] else "is the best, and no alpha is enough"
@@ -327,7 +321,7 @@ def _max_error(results: Results) -> str:
 
 
 def _blocks(results: Results) -> list[str | Table]:
-    """All numbers; the first table is that of rejected shares."""
+    """All numbers; the first table has the rejected shares."""
     clean, calibration, aurocs = results["clean"], results["calibration"], results["mean_auroc"]
     (low, high), (least, most) = clean["interval"], clean["expected"]
     blocks: list[str | Table] = [
@@ -408,7 +402,7 @@ def _blocks(results: Results) -> list[str | Table]:
 
 
 def draw(path: pathlib.Path, results: Results) -> None:
-    """What is rejected and, with labels, what accuracy remains."""
+    """Draws the rejected shares and, with labels, the remaining accuracy."""
     levels, foreign = ["clean", *map(str, SEVERITIES)], results["foreign"]
     groups = np.repeat([0, 1, 2], [1, len(SEVERITIES), len(foreign)])
     known = (results["clean"], *foreign.values())

@@ -1,8 +1,8 @@
-"""Does the score tell wrong predictions from correct ones? The paper's Figure 2B, and beyond it.
+"""Does the score tell wrong predictions from correct ones? The paper's Figure 2B, and more.
 
 The predictions are the linear probe's; its own maximum softmax is the control. Beyond the paper:
-risk against coverage (the error rate that is left when the least certain images are refused),
-retrieval, and crops (a part of an image says less than the whole).
+risk against coverage (the error rate after rejecting the least certain images), retrieval, and
+crops (a part of an image should be less certain than the whole).
 """
 
 import pathlib
@@ -48,7 +48,7 @@ def measure(subject: Subject, options: Options) -> Measured:
         **compare(values, wrong, sign=score.expected_sign),
         **found,
         "softmax": softmax,
-        # Without any classifier: is the nearest training image of another class, the positive?
+        # Without any classifier; positive if the nearest training image has another class.
         "nearest_accuracy": float(same_class.mean()),
         "r_auroc": auroc(~same_class, curves[score.title]),
         "mean_whole": values.mean(),
@@ -75,11 +75,11 @@ def measure(subject: Subject, options: Options) -> Measured:
 def compare(
     values: np.ndarray, wrong: np.ndarray, *, sign: int = -1, seed: int = 0
 ) -> dict[str, Any]:
-    """Are wrong predictions (bool [N]) less certain? Mann-Whitney's U of scores [N], one-sided.
+    """Tests whether wrong predictions (bool [N]) are less certain: one-sided Mann-Whitney U.
 
-    `p` is of all images, None where a group is empty; `smallest_p`, `median_p` and `largest_p` are
-    of the paper's rounds of draws from either group, with replacement. They are too small where a
-    group is smaller than a draw, which a `note` says. `sign` is that of `Score.expected_sign`.
+    `p` is for all images, None if a group is empty. `smallest_p`, `median_p` and `largest_p` are
+    from the paper's rounds of draws from either group, with replacement. They are too small where
+    a group is smaller than a draw, which a `note` says. `sign` is `Score.expected_sign`.
     """
     groups = {"correct": values[~wrong], "wrong": values[wrong]}
     results: dict[str, Any] = {name: len(group) for name, group in groups.items()}
@@ -96,7 +96,7 @@ def compare(
     how = {"axis": -1, "method": "asymptotic", "alternative": "less" if sign > 0 else "greater"}
     rng = np.random.default_rng(seed)
     draws = [rng.choice(group, (ROUNDS, DRAWS)) for group in groups.values()]
-    # NaN: a score that is the same for all images.
+    # NaN: all images have the same score.
     p, rounds = (
         np.nan_to_num(scipy.stats.mannwhitneyu(*pair, **how).pvalue, nan=1.0)
         for pair in (groups.values(), draws)
@@ -108,9 +108,9 @@ def compare(
 def detect(uncertainty: np.ndarray, wrong: np.ndarray) -> dict[str, float | None]:
     """The score [N] as a detector of wrong predictions (bool [N]), the positives.
 
-    `aurc` is the mean of the selective risk over coverages, `excess_aurc` what it has beyond an
-    oracle's; `error_rate` is the AURC of chance, whose AUGRC is half of that; `coverage` the
-    largest share of images, the most certain ones, with an error rate of at most 5 %.
+    `aurc` is the mean of the selective risk over coverages, `excess_aurc` its excess over an
+    oracle's. `error_rate` is the AURC of chance, whose AUGRC is half of that. `coverage` is the
+    largest share of the most certain images with an error rate of at most 5 %.
     """
     risk, oracle = (risk_coverage(by, wrong) for by in (uncertainty, wrong.astype(float)))
     area, best = float(risk.mean()), float(oracle.mean())
@@ -126,25 +126,21 @@ def detect(uncertainty: np.ndarray, wrong: np.ndarray) -> dict[str, float | None
 
 
 def auroc(positive: np.ndarray, values: np.ndarray) -> float | None:
-    """AUROC, None where there is only one class."""
+    """AUROC, None if there is only one class."""
     return float(roc_auc_score(positive, values)) if 0 < positive.sum() < len(positive) else None
 
 
 def risk_coverage(uncertainty: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """Selective risk [N]: entry i - 1 is the error rate of the i most certain of N images.
-
-    Where images are equally certain, the mean over all their orders.
-    """
+    """Selective risk [N]: entry i - 1 is the error rate of the i most certain; ties averaged."""
     _, group, size = np.unique(uncertainty, return_inverse=True, return_counts=True)
     expected = (np.bincount(group, wrong) / size)[np.sort(group)]
     return np.cumsum(expected) / np.arange(1, len(wrong) + 1)
 
 
 def augrc(risk: np.ndarray) -> float:
-    """The area under the generalized risk-coverage curve (arXiv 2407.01032), in [0, 0.5].
+    """Area under the generalized risk-coverage curve (arXiv 2407.01032), in [0, 0.5].
 
-    The generalized risk at coverage i / N is the share of all N images that are accepted and wrong,
-    risk_i i / N; between coverages it is linear.
+    At coverage i / N the generalized risk is risk_i i / N, the share of accepted and wrong images.
     """
     joint = risk * np.arange(1, len(risk) + 1) / len(risk)
     return float(joint.mean() - joint[-1] / (2 * len(risk)))
@@ -158,9 +154,9 @@ def crop_test(
 ) -> list[dict[str, float]]:
     """How often an image is less certain once it is cropped, for each of `AREAS`.
 
-    Where the square lies is drawn once per image, from its index alone. `measure` gives scores of
-    uint8 images by name, `whole` is the one [N] of the images as they are. `share` is that of the
-    images that became less certain (a draw counts half), `mean` the mean score.
+    The place of the square depends only on the image's index. `measure` maps uint8 images to
+    scores by name; `whole` is the score [N] of the uncropped images. `share` is the share of images
+    that became less certain (ties count half), `mean` the mean score.
     """
     size = len(whole)
     corners = np.random.default_rng(0).random((size, 2))
@@ -181,10 +177,7 @@ def crop_test(
 
 
 def crop(images: np.ndarray, corners: np.ndarray, area: float) -> np.ndarray:
-    """Squares of a share `area` of uint8 images [N, S, S, 3], scaled up to their size.
-
-    `corners` [N, 2] in [0, 1] say where they lie between top and bottom, left and right.
-    """
+    """Crops squares of a share `area` at `corners` [N, 2] in [0, 1], resized to [N, S, S, 3]."""
     size = images.shape[1]
     side = size * np.sqrt(area)
     top, left = (corners * (size - side)).T
@@ -195,7 +188,7 @@ def crop(images: np.ndarray, corners: np.ndarray, area: float) -> np.ndarray:
 
 
 def verdict(results: Results) -> str:
-    """What `compare` and `detect` say together, in a sentence."""
+    """The results of `compare` and `detect` in one sentence."""
     score, auroc, errors = results["score"], results["auroc"], results["wrong"]
     lower = "lower" if results["expected_sign"] < 0 else "higher"
     if auroc is None:
@@ -212,7 +205,7 @@ def verdict(results: Results) -> str:
 
 
 def _blocks(results: Results) -> list[str | Table]:
-    """All numbers, with the control's and the paper's beside where there are any."""
+    """All numbers, next to the control's and the paper's."""
     printed, score, softmax = results["paper"], results["score"], results["softmax"]
     small = f" ({results['note']})" if "note" in results else ""
     rows: list[Sequence[Cell]] = []
@@ -257,10 +250,7 @@ def draw(
     curves: Mapping[str, np.ndarray],
     wrong: np.ndarray,
 ) -> None:
-    """Three panels: the score [N] of both groups, risk against coverage, the crop test.
-
-    `curves` are uncertainties [N] by name.
-    """
+    """Three panels: score [N] of both groups, risk against coverage of `curves`, crop test."""
     with plots.drawing(path, 11, 3.2) as figure:
         left, middle, right = figure.subplots(1, 3)
         groups = {"correct": values[~wrong], "wrong": values[wrong]}
@@ -271,7 +261,7 @@ def draw(
         left.set(xlabel=results["score"], title=f"correct and wrong predictions{known}")
 
         covered, rate = np.arange(1, len(wrong) + 1) / len(wrong), wrong.mean()
-        # The first few images make a ragged start that says nothing.
+        # The curve of the first few images is too noisy to be useful.
         shown, highest = slice(min(50, len(wrong) // 10), None), 0.0
         colors = (plots.BLUE, plots.ORANGE, plots.GREEN)
         drawn = {**curves, "oracle": wrong.astype(float)}

@@ -1,4 +1,4 @@
-"""Which images is the encoder sure of, and which not? The extremes, with their files."""
+"""Which images is the encoder most and least certain of? The extremes, with their files."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from tfvmf.evaluation.suites import Headline, Measured, Options
 from tfvmf.evaluation.suites.probe import linear_probe
 from tfvmf.evaluation.tables import Table
 
-_SHOWN = 18  # images in a row
+_SHOWN = 18  # images per row
 
 
 def measure(subject: Subject, options: Options) -> Measured:
-    """The most and the least certain images; with labels, the surest mistakes of the probe."""
+    """The most and the least certain images; with labels, the probe's most certain mistakes."""
     source, score = subject.test, subject.score(options)
     embeddings = subject.embed(source)
     values = subject.main_score(source, embeddings, options)
     order = np.argsort(score.uncertainty(values), kind="stable")
-    shown = min(_SHOWN, len(order) // 2)  # no image is among both
+    shown = min(_SHOWN, len(order) // 2)  # no image is in both
     groups = {"most": order[:shown], "least": order[::-1][:shown]}
     headings = {
         "most": f"Most certain ({score.title} below each)",
@@ -54,7 +54,7 @@ def measure(subject: Subject, options: Options) -> Measured:
     keys = ("file", "value", *judged, "label", "predicted")
     rows = [[group, *map(each.get, keys)] for group in entries for each in entries[group]]
     images = source.take(np.concatenate(list(groups.values())))
-    sheet = images.reshape(-1, *images.shape[2:])  # one below the other
+    sheet = images.reshape(-1, *images.shape[2:])  # stacked vertically
     return Measured(
         verdict=verdict,
         results={"score": score.title, "quantiles": quantiles, "groups": entries},
@@ -66,7 +66,7 @@ def measure(subject: Subject, options: Options) -> Measured:
 
 
 def _tile(entry: dict[str, Any]) -> tuple[str, str]:
-    """Caption and hint: the caption has the end of the path, like `test:7` of `cifar10/test:7`."""
+    """Caption and hint; the caption is the end of the path, `test:7` for `cifar10/test:7`."""
     said = ", said {predicted}, is {label}".format(**entry) if "predicted" in entry else ""
     hint = ", ".join(filter(None, (entry["file"], entry.get("label"))))
     return f"{entry['value']:.3g}{said}\n{entry['file'].rsplit('/', 1)[-1]}", hint

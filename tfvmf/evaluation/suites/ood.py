@@ -1,8 +1,7 @@
-"""Does the score know foreign images? The paper's Table 2, with controls.
+"""Does the score detect foreign images? The paper's Table 2, with controls.
 
-Distances are measured to the familiar set's training images, in the features of a supervised model
-(F_res, as the paper does) and in the subject's own (F_ssl). Every score is fitted on training
-images alone; high means foreign.
+Distances are to the familiar set's training images, in the features of a supervised model (F_res,
+as in the paper) and in the subject's own (F_ssl). Scores are fitted on training images alone.
 """
 
 import functools
@@ -29,20 +28,20 @@ from tfvmf.evaluation.tables import Table
 NEIGHBORS = 5
 METRICS = {"auroc": "AUROC", "aupr_out": "AUPR out", "aupr_in": "AUPR in", "fpr95": "FPR95"}
 _COLUMNS = 3
-_KNOWN = 0.9  # AUROC from which on a detector is said to know foreign images
+_KNOWN = 0.9  # minimum AUROC of a detector that is said to know foreign images
 _NO_SUPERVISED = (
     "left out: train a classifier with `tfvmf train --method=supervised` on the same data, and "
     "give its run as --supervised_workdir"
 )
 
-# For N images: `score` [N], and features [N, F] by the name of their space (f_res, f_ssl).
+# For N images: `score` [N], and features [N, F] by space (f_res, f_ssl).
 Sample = dict[str, np.ndarray]
 
 
 def measure(subject: Subject, options: Options) -> Measured:
     """Measures every detector against every foreign set."""
     inside, score = options.in_source or subject.test.name, subject.score(options)
-    # All that can be wrong with the sources shows before anything is measured.
+    # Problems with the sources should show before anything is measured.
     if not options.ood_sources:
         needs = "ood_sources, sets of foreign images like cifar100,mnist"
         raise NotApplicable(f"the suite ood needs {needs}")
@@ -59,13 +58,13 @@ def measure(subject: Subject, options: Options) -> Measured:
         test = subject.open(inside, "test", sample=options.max_images)
 
     def sample(source: data.Source) -> Sample:
-        """Score and features of the images of a source."""
+        """Score and features of a source."""
         known = subject.embed(source)
         found = {"score": subject.main_score(source, known, options)}
         for space, model in models.items():
             images = source
             if model.test.image_shape != source.image_shape:
-                # The same images in the same order, at the size of the other model.
+                # The same images in the same order, at the image size of the other model.
                 images = model.open(source.name, source.split)
                 images = images.subset(source.indices) if isinstance(source, Subset) else images
             found[space] = (known if model is subject else model.embed(images))["features"]
@@ -155,18 +154,18 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def foreign_sources(subject: Subject, options: Options) -> dict[str, data.Source]:
-    """The foreign sets by name, or samples of them: test splits, or all where there is none."""
+    """The foreign sets by name, or samples of them: test splits, or all if there is none."""
     opened = {}
     for name in dict.fromkeys(options.ood_sources):
         source = subject.open(name)
-        if source.divided and isinstance(name, str):  # nothing of it was ever trained on
+        if source.divided and isinstance(name, str):  # never used for training
             source = subject.open(name, "all")
         opened[source.name] = subject.open(source, sample=options.max_images)
     return opened
 
 
 def _models(subject: Subject, options: Options) -> dict[str, Subject]:
-    """Whose features are used, by the name of the space: F_res first."""
+    """The models whose features are used, by space: F_res first."""
     if subject.classifier is not None:
         return {"f_res": subject}
     model = options.supervised
@@ -181,7 +180,7 @@ def _models(subject: Subject, options: Options) -> dict[str, Subject]:
 
 
 def _identity(spec: str) -> str:
-    """The same for two ways of writing the same data: other versions count as the same."""
+    """The same string for two specs of the same data; versions are ignored."""
     scheme, _, target = spec.partition(":")
     if scheme in ("folder", "npz"):
         return f"{scheme}:{os.path.realpath(os.path.expanduser(target))}"
@@ -191,10 +190,10 @@ def _identity(spec: str) -> str:
 def detectors(
     train: Sample, labels: np.ndarray | None, score: Score
 ) -> Callable[[Sample], dict[str, np.ndarray]]:
-    """From N images to what every detector says of them: [N] by name, high means foreign.
+    """Maps N images to the values [N] of every detector by name; high means foreign.
 
-    The score alone; in each space the neighbor distance, the same joined with the score and, with
-    labels, the Mahalanobis distance to the nearest class, and the same minus that to all images.
+    The score alone; in each space the neighbor distance, alone and joined with the score; and
+    with labels the Mahalanobis distance to the nearest class, and that minus the one to all images.
     """
     spaces = [name for name in train if name != "score"]
     joined = {space: neighbors.Joined(train[space], train["score"]) for space in spaces}
@@ -210,7 +209,7 @@ def detectors(
             if labels is not None:
                 to_class, to_all = (distance(features) for distance in gaussians[space])
                 found[f"{space}_mahalanobis"] = to_class
-                # What is strange to the classes, but not to all images.
+                # Unusual for the classes, but not for all images.
                 found[f"{space}_relative_mahalanobis"] = to_class - to_all
         return found
 
@@ -220,9 +219,8 @@ def detectors(
 def mahalanobis(features: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """The squared distance [n] of features [n, F] to the nearest class of training images [N, F].
 
-    A Gaussian per class, with the covariance S = 1/N sum over n of (x_n - m_c(n)) (x_n - m_c(n))'
-    that all share. A millionth of the mean variance is added to its diagonal: networks have dead
-    features.
+    The covariance 1/N sum_n (x_n - m_c(n)) (x_n - m_c(n))' is shared by all classes. A millionth of
+    the mean variance is added to its diagonal, because networks have dead features.
     """
     classes, members = np.unique(labels, return_inverse=True)
     features = features.astype(np.float64)
@@ -240,10 +238,10 @@ def mahalanobis(features: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarra
 
 
 def detection(inside: np.ndarray, outside: np.ndarray) -> dict[str, float]:
-    """How well a score [N] of familiar and [M] of foreign images tells them apart.
+    """How well a score [N] of familiar and [M] of foreign images (the positives) separates them.
 
-    `auroc`, `aupr_out` and `fpr95` have the foreign images as positives, `aupr_in` the familiar
-    ones. `fpr95`: share of familiar images flagged where 95 % of the foreign ones are.
+    `fpr95` is the share of familiar images flagged with 95 % of the foreign ones; familiar images
+    are the positives of `aupr_in`.
     """
     foreign, values = _joined(inside, outside)
     false_rate, true_rate, _ = roc_curve(foreign, values, drop_intermediate=False)
@@ -256,13 +254,13 @@ def detection(inside: np.ndarray, outside: np.ndarray) -> dict[str, float]:
 
 
 def _joined(inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which images are foreign, and the scores of all: [N + M]."""
+    """Which images are foreign, and all scores: [N + M]."""
     foreign = np.repeat([False, True], [len(inside), len(outside)])
     return foreign, np.concatenate([inside, outside])
 
 
 def title(name: str) -> str:
-    """A detector's name in tables: `f_res+kappa` is F_res + kappa."""
+    """A detector's name in tables: `f_res+kappa` becomes F_res + kappa."""
     if name in SCORES:
         return SCORES[name].title
     space, plus, score = name.capitalize().partition("+")
@@ -274,7 +272,7 @@ def title(name: str) -> str:
 def draw(
     path: pathlib.Path, *, inside: str, outside: str, familiar: Sample, scores: Sample
 ) -> None:
-    """ROC curves, and histograms of familiar [N] and foreign images [M], a panel per detector."""
+    """ROC curves, and histograms of familiar [N] and foreign [M] images, one panel per detector."""
     rows = -(-len(scores) // _COLUMNS)
     with plots.drawing(path, 11, max(2.0 * rows, 3.4)) as figure:
         grid = figure.add_gridspec(1, 2, width_ratios=[1, 2.2])
@@ -301,10 +299,10 @@ def draw(
 
 
 def short_name(spec: str) -> str:
-    """The end of a long path says more than its beginning."""
+    """The end of a long path, which says more than its beginning."""
     return spec if len(spec) <= 28 else f"...{spec[-25:]}"
 
 
 def file_name(spec: str) -> str:
-    """A spec as a file name: `folder:/my/images` is folder_my_images."""
+    """A spec as a file name: `folder:/my/images` becomes folder_my_images."""
     return re.sub(r"[^\w.-]+", "_", spec).strip("_.")

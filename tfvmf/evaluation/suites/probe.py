@@ -1,7 +1,7 @@
-"""What do the features know? Classes, by nearest neighbors and by a linear probe.
+"""How well do the features separate classes? By nearest neighbors and by a linear probe.
 
-The control is k-NN on raw pixels (8x8 block means): an untrained network keeps that much. The probe
-is kept in the run directory, for `tfvmf export --with_probe`.
+The control is k-NN on raw pixels (8x8 block means), which an untrained network preserves. The
+probe is stored in the run directory, for `tfvmf export --with_probe`.
 """
 
 import dataclasses
@@ -19,18 +19,18 @@ from tfvmf.evaluation.tables import Cell, Table
 from tfvmf.posthoc.probe import LinearProbe, fit_linear
 
 NEIGHBORS = (200, 20)
-_CONTROL = 2000  # images of either split that features and pixels are compared on
+_CONTROL = 2000  # images per split for the comparison of features and pixels
 
 
 def linear_probe(subject: Subject) -> LinearProbe:
-    """Logistic regression on the features of `subject.train`: fitted once for all suites."""
+    """Logistic regression on the features of `subject.train`, fitted once for all suites."""
     labels, _ = subject.labels("probe")
     features = subject.embed(subject.train)["features"]
     return subject.keep("linear_probe", lambda: fit_linear(features, labels))
 
 
 def finished_probe(subject: Subject) -> LinearProbe:
-    """The probe with names and a temperature; kept in the run whose directory gets the results."""
+    """The probe with class names and a temperature, stored in the run if results go there."""
     train, reserve = subject.train, subject.reserve and subject.reserve()
     names, probe = train.class_names, linear_probe(subject)
     words = (names[label] if names else str(label) for label in probe.classes)
@@ -51,7 +51,7 @@ def finished_probe(subject: Subject) -> LinearProbe:
 
 
 def measure(subject: Subject, options: Options) -> Measured:
-    """Top-1 accuracy by neighbors, by logistic regression, and by its own classifier if any."""
+    """Top-1 accuracy of neighbors, logistic regression, and the classifier if there is one."""
     del options
     train_labels, test_labels = subject.labels("probe")
     bank, queries = (subject.embed(x)["features"] for x in (subject.train, subject.test))
@@ -113,7 +113,7 @@ def measure(subject: Subject, options: Options) -> Measured:
 def _compare_with_pixels(
     subject: Subject, bank: np.ndarray, queries: np.ndarray
 ) -> dict[str, float]:
-    """Accuracy of k-NN on features and on raw pixels, both with the same sample of images."""
+    """Accuracy of k-NN on features and on raw pixels, for the same sample of images."""
     sources = (subject.train, subject.test)
     rows = [sample_indices(source, _CONTROL) for source in sources]
     labels, truth = (each[row] for each, row in zip(subject.labels("probe"), rows, strict=True))
@@ -140,7 +140,7 @@ def block_means(images: np.ndarray, *, blocks: int = 8) -> np.ndarray:
 
 
 def verdict(known: float, chance: float, images: int, control: Mapping[str, float]) -> str:
-    """What an accuracy of k-NN means beside chance, and beside pixels (`control`)."""
+    """Compares the k-NN accuracy with chance, and with pixels (`control`), in words."""
 
     def clear(low: float, high: float, count: float) -> bool:
         """Whether two accuracies differ by more than two standard errors."""

@@ -1,4 +1,4 @@
-"""What lies near what? Test embeddings with kappa and thumbnails, for TensorBoard's projector."""
+"""Which images are close? Test embeddings with kappa and thumbnails for TensorBoard's projector."""
 
 import math
 import shlex
@@ -16,8 +16,8 @@ from tfvmf.evaluation.suites import Measured, Options
 from tfvmf.evaluation.tables import one_line
 from tfvmf.files import csv_text, write_text
 
-_LIMIT = 2000  # images: more make a browser slow
-_SPRITE = 4096  # pixels: the largest side that every browser draws
+_LIMIT = 2000  # images; more make a browser slow
+_SPRITE = 4096  # pixels; the largest side that every browser draws
 
 
 def measure(subject: Subject, options: Options) -> Measured:
@@ -45,7 +45,7 @@ def measure(subject: Subject, options: Options) -> Measured:
     results: dict[str, Any] = {"shown": size}
     directory = subject.directory_for("projector")
     if directory is not None:
-        # The command, or what stands for it where its folder is not on the PATH.
+        # The command, or the module if its folder is not on the PATH.
         found = shutil.which("tensorboard")
         command = ["tensorboard"] if found else [sys.executable, "-m", "tensorboard.main"]
         results["open"] = shlex.join([*command, f"--logdir={directory}"])
