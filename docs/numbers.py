@@ -50,6 +50,7 @@ PAGES = {
     "scaling.md": (
         ("differences between layouts", "python -m tests.slow.equality"),
         ("cost of the global loss", "python benchmarks/global_loss.py"),
+        ("rate and memory of Ray", "python benchmarks/ray_embedding.py --model=M --place=P"),
     ),
     "serving.md": (("latency and throughput", "python benchmarks/serving.py"),),
     "speed.md": (("all tables", "make bench"),),

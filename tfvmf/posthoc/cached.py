@@ -153,10 +153,15 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
     augmentation = augmentation_from_config(config)
     shape = (source.size, 1 + ordinary + wide, method.cached_size)
 
-    to_cache = tf.function(method.to_cache, reduce_retracing=True)
+    to_cache = tf.function(method.to_cache)
+    signature = [
+        tf.TensorSpec([None, *source.image_shape], tf.uint8),
+        tf.TensorSpec([None], tf.int32),
+        tf.TensorSpec([], tf.int32),
+    ]
 
     def embedding(kind: Kind) -> Callable[..., tf.Tensor]:
-        @tf.function(reduce_retracing=True)
+        @tf.function(input_signature=signature)
         def embed(images: tf.Tensor, rows: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
             seeds = counter_random.example_seeds(config.seed, 0, rows, number)
             return to_cache(kind(images, seeds))
