@@ -277,6 +277,20 @@ def test_frozen_stages_stay_as_they_are(backbone, tmp_path, images):
     assert len(before) == len(still)
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_trained_network_keeps_its_statistics(trained, tmp_path):
+    network = foreign_cnn(size=8, outputs="one")
+    if not trained:
+        network.get_layer("norm").moving_mean.assign(np.zeros(8))
+    network.save(tmp_path / "m.keras")
+    method = build_method(tiny_config(**{"model.backbone": str(tmp_path / "m.keras")}))
+    norm = method.backbone.model.get_layer("trunk").get_layer("norm")
+    before = norm.moving_mean.numpy()
+    method.encoder(np.random.default_rng(0).uniform(size=(4, 8, 8, 3)), training=True)
+    assert np.array_equal(norm.moving_mean, before) == trained
+    assert norm.trainable != trained
+
+
 def test_a_run_on_a_network_from_elsewhere_trains_and_exports_without_it(tmp_path):
     path = tmp_path / "mine.keras"
     foreign_cnn(size=8, outputs="one").save(path)

@@ -105,14 +105,28 @@ def load_backbone(
     if kind in ("keras", "saved_model"):
         path = pathlib.Path(name).expanduser()
         network = _load_keras(path) if kind == "keras" else _load_saved(path, trust_model)
+        _keep_statistics(network)
         return dataclasses.replace(adapt(network, where=str(path), **choices), original=path)
     where = f"{kind}:{name}"
     network, ends = (_load_application if kind == "applications" else _load_hub)(name, weights)
+    _keep_statistics(network)
     if kind == "hub" and not choices.get("feature_layer"):  # tokens of a transformer
         choices["feature_layer"] = next(iter(Graph(network, where).outputs))
     if ends is not None and not choices.get("input_range"):
         choices["input_range"] = _range_of(ends, where)
     return adapt(network, where=where, **choices)
+
+
+def _keep_statistics(network: keras.Model) -> None:
+    """Freezes the batch norms of a trained network; those of a new one have seen nothing.
+
+    One epoch of fine-tuning EfficientNet-Lite0 on 4,500 images changed its statistics to those of
+    views, and its k-NN accuracy on CIFAR-10 from 0.767 to 0.749.
+    """
+    for layer in all_layers(network):
+        norm = isinstance(layer, layers.BatchNormalization) and layer.built
+        if norm and keras.ops.any(layer.moving_mean != 0):
+            layer.trainable = False
 
 
 def adapt(
