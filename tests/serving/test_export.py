@@ -91,7 +91,7 @@ def test_another_alpha(exported, digits, tmp_path):
     assert serving.read_card(path)["calibration"]["alpha"] == 0.3
     outputs = serving.load(path).embed(digits, progress=False)
     np.testing.assert_array_equal(outputs["accept"], outputs["confidence"] > np.float32(0.3))
-    with pytest.raises(UserError, match=r"alpha=0.001: with 200 calibration images"):
+    with pytest.raises(UserError, match=r"alpha=0.001: with 300 calibration images"):
         serving.export_model(exported.workdir, tmp_path, alpha=0.001)
 
 
@@ -262,7 +262,7 @@ def test_the_program_prints_how_to_serve(exported, tmp_path, capsys):
 def test_the_card_tells_where_it_came_from(exported):
     noted = json.loads((exported.path / "assets.extra" / "tfvmf.json").read_text())
     assert noted["calibration"] == {
-        "source": "digits (train)", "images": 400, "ranks": 200, "alpha": 0.05
+        "source": "digits (train)", "images": 400, "ranks": 300, "alpha": 0.05
     }  # fmt: skip
     chosen = ("method", "step", "image_size", "dimension", "features")
     assert [noted[key] for key in chosen] == ["simclr_vmf", 7, 16, 8, 32]
@@ -275,7 +275,7 @@ def test_calibration_on_images_from_elsewhere(exported, rng, tmp_path):
     source = f"folder:{tmp_path}"
     path = serving.export_model(exported.workdir, tmp_path / "models", calibrate_on=source)
     noted = serving.read_card(path)["calibration"]
-    assert noted == {"source": f"{source} (all)", "images": 40, "ranks": 20, "alpha": 0.05}
+    assert noted == {"source": f"{source} (all)", "images": 40, "ranks": 30, "alpha": 0.05}
     ours, theirs = (serving.load(place).embed(images) for place in (exported.path, path))
     np.testing.assert_allclose(ours["familiarity"], theirs["familiarity"], atol=1e-3)
     assert ours["confidence"].mean() < 0.05 < 0.3 < theirs["confidence"].mean()
