@@ -1,6 +1,6 @@
 """How long until an encoder is good? Minutes of training until a k-NN accuracy of 0.50 and 0.57.
 
-    .venv/bin/python benchmarks/time_to_quality.py --data_dir=DIR --directory=RUNS
+    .venv/bin/python -m benchmarks.time_to_quality --data_dir=DIR --directory=RUNS
         [--minutes=120] [--programs=cifar10_cpu,cifar10_cpu_resnet,pytorch]
 
 Three programs on CIFAR-10, one after another: two configs of tfvmf, and the paper's program in
@@ -21,22 +21,26 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from matplotlib.figure import Figure
 
 from benchmarks.side_by_side.problem import Problem
 from tfvmf.files import write_json
 from tfvmf.training import read_metrics
 
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "where TFDS finds CIFAR-10", required=True)
-_DIRECTORY = flags.DEFINE_string("directory", None, "for runs and results", required=True)
-_MINUTES = flags.DEFINE_float("minutes", 120.0, "of PyTorch's training, at most")
-_PROGRAMS = flags.DEFINE_list("programs", ["cifar10_cpu", "cifar10_cpu_resnet", "pytorch"], "which")
-_VARIANT = flags.DEFINE_string("variant", "channels_last", "how PyTorch is run")
-_THREADS = flags.DEFINE_integer("threads", 2, "of PyTorch")
+_FLAGS = flags.FlagValues()  # of its own: tests import this beside other programs
+flags.DEFINE_string("data_dir", None, "where TFDS finds CIFAR-10", flag_values=_FLAGS)
+flags.DEFINE_string("directory", None, "for runs and results", flag_values=_FLAGS)
+flags.DEFINE_float("minutes", 120.0, "of PyTorch's training, at most", flag_values=_FLAGS)
+flags.DEFINE_list(
+    "programs", ["cifar10_cpu", "cifar10_cpu_resnet", "pytorch"], "which", flag_values=_FLAGS
+)
+flags.DEFINE_string("variant", "channels_last", "how PyTorch is run", flag_values=_FLAGS)
+flags.DEFINE_integer("threads", 2, "of PyTorch", flag_values=_FLAGS)
+flags.mark_flags_as_required(["data_dir", "directory"], flag_values=_FLAGS)
 
 GOALS = (0.50, 0.57)
 PROBLEM = Problem(backbone="resnet18", width=16, batch=256)
@@ -45,14 +49,13 @@ _COLORS = {"cifar10_cpu": "#1f6fb4", "cifar10_cpu_resnet": "#2aa1a1", "pytorch":
 Curve = list[tuple[float, float]]  # minutes of training, k-NN accuracy
 
 
-def main(argv: Sequence[str]) -> None:
+def main() -> None:
     """Runs what is missing, prints a Markdown table, draws the curves."""
-    del argv
-    directory = pathlib.Path(_DIRECTORY.value)
+    directory = pathlib.Path(_FLAGS.directory)
     directory.mkdir(parents=True, exist_ok=True)
     kept = directory / "curves.json"
     curves: dict[str, Curve] = json.loads(kept.read_text()) if kept.exists() else {}
-    for name in _PROGRAMS.value:
+    for name in _FLAGS.programs:
         if name not in curves:
             curves[name] = of_pytorch() if name == "pytorch" else of_config(name, directory / name)
             write_json(kept, curves)
@@ -80,7 +83,7 @@ def crossing(curve: Curve, goal: float) -> float | None:
 def of_config(name: str, workdir: pathlib.Path) -> Curve:
     """The curve of a run of tfvmf, which is trained to its end."""
     command = [sys.executable, "-m", "tfvmf", "train", f"--config={name}", f"--workdir={workdir}"]
-    command += [f"--data_dir={_DATA_DIR.value}", "--config.monitor.every_epochs=1"]
+    command += [f"--data_dir={_FLAGS.data_dir}", "--config.monitor.every_epochs=1"]
     subprocess.run(command, check=True)
     return curve_of(workdir)
 
@@ -107,15 +110,15 @@ def of_pytorch() -> Curve:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     settings = PROBLEM.settings()
-    arguments = (there, _THREADS.value, _VARIANT.value, settings)
+    arguments = (there, _FLAGS.threads, _FLAGS.variant, settings)
     child = context.Process(target=torch_simclr.serve, args=arguments, daemon=True)
     child.start()
     there.close()
-    os.environ["TF_NUM_INTRAOP_THREADS"] = str(_THREADS.value)
+    os.environ["TF_NUM_INTRAOP_THREADS"] = str(_FLAGS.threads)
     curve: Curve = []
     try:
         seconds, epochs = 0.0, _Epochs()
-        while seconds < 60 * _MINUTES.value and (not curve or curve[-1][1] < GOALS[-1]):
+        while seconds < 60 * _FLAGS.minutes and (not curve or curve[-1][1] < GOALS[-1]):
             start, pending = time.perf_counter(), False
             for views in epochs.next():  # made while the last ones are trained on
                 if pending:
@@ -154,7 +157,7 @@ class _Epochs:
         from tfvmf.training import inputs
 
         config = cifar10_cpu_resnet.get_config()
-        config.data.data_dir = _DATA_DIR.value
+        config.data.data_dir = _FLAGS.data_dir
         self._train, self._bank, self._queries = inputs.load_sources(config)
         self._augment = inputs.augmentation_from_config(config)
         self._number = 0
@@ -189,4 +192,8 @@ class _Epochs:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    try:
+        _FLAGS(sys.argv)
+    except flags.Error as error:
+        sys.exit(f"time_to_quality.py: {error}")
+    main()

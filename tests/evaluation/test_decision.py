@@ -297,7 +297,7 @@ def test_shares_are_between_0_and_1(wrong):
 
 
 def test_an_alpha_that_rejects_nothing_is_refused(subject):
-    with pytest.raises(UserError, match=r"alpha=0\.001: with 349 calibration images"):
+    with pytest.raises(UserError, match=r"alpha=0\.001: with 524 calibration images"):
         evaluation.decision(subject, OPTIONS, alpha=0.001)
     with pytest.raises(UserError, match="decision needs a calibrated run"):
         evaluation.decision(dataclasses.replace(subject, judge=None), max_error=0.1)
