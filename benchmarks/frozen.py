@@ -13,12 +13,15 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
-_RUN = flags.DEFINE_string("run", None, "a run that fit-kappa made", required=True)
+from tfvmf.errors import UserError
+from tfvmf.programs import cli
+
+_RUN = flags.DEFINE_string("run", "", "a run that fit-kappa made")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "where TFDS finds prepared data sets")
 _IMAGES = flags.DEFINE_integer("images", 2000, "images whose views are embedded", lower_bound=250)
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "measurements of each, in turn", lower_bound=1)
@@ -27,9 +30,10 @@ _BATCH, _BATCHES = 250, 8
 _SERVED = 32  # images of a request
 
 
-def main(argv: Sequence[str]) -> None:
+def main() -> None:
     """Prints the rates and their quotients."""
-    del argv
+    if not _RUN.value:
+        raise UserError("--run is missing: a run directory that tfvmf fit-kappa made")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TFVMF_CACHE"] = folder
         measure()
@@ -47,16 +51,17 @@ def measure() -> None:
     config, method, _ = training.load_method(_RUN.value)
     if _DATA_DIR.value:
         config.data.data_dir = _DATA_DIR.value
-    assert isinstance(method, FitKappa)
+    if not isinstance(method, FitKappa):
+        raise UserError(f"--run={_RUN.value} was not made by tfvmf fit-kappa")
     source = training.load_source(config, config.data.source, config.data.train_split)
     judged = judge.load(_RUN.value, encoder=method.encoder)
-    assert judged is not None, "the run has no judge"
+    if judged is None:
+        raise UserError(f"--run={_RUN.value} is not calibrated: fit it with --config.data.reserve")
     rows = np.random.default_rng(0).permutation(source.size)
     images = tf.constant(source.take(rows[:_BATCH]), tf.float32) / 255.0
     frozen, levels = models.frozen_outputs(method.encoder), models.with_levels(method.encoder)
     views = config.fit_kappa.cache_views
     wide = views if config.concentration.view_kind == "wide" else 0
-    method.native_size = source.native_size
 
     bare = tf.function(lambda x: frozen(x, training=False))
     plain = tf.function(lambda x: levels(x, training=False))
@@ -80,25 +85,24 @@ def measure() -> None:
 
     served = images[:_SERVED]
     measured: dict[str, list[float]] = {}
-    for graph, batch in ((bare, images), (plain, images), (full, images), (plain, served)):
-        of_batches(graph, batch)  # which builds the graph
-    of_batches(full, served)
+    candidates: dict[str, Callable[[int], float]] = {
+        "the network alone": lambda _: of_batches(bare, images),
+        "views of fit-kappa": of_views,
+        "an export without decision": lambda _: of_batches(plain, images),
+        "an export with it": lambda _: of_batches(full, images),
+        f"without, {_SERVED} images": lambda _: of_batches(plain, served),
+        f"with it, {_SERVED} images": lambda _: of_batches(full, served),
+    }
+    for measure_one in candidates.values():
+        if measure_one is not of_views:
+            measure_one(0)  # which builds the graph
     for number in range(_ROUNDS.value):
-        values = {
-            "the network alone": of_batches(bare, images),
-            "views of fit-kappa": of_views(number),
-            "an export without decision": of_batches(plain, images),
-            "an export with it": of_batches(full, images),
-            f"without, {_SERVED} images": of_batches(plain, served),
-            f"with it, {_SERVED} images": of_batches(full, served),
-        }
-        for name, value in values.items():
-            measured.setdefault(name, []).append(value)
+        for name, measure_one in candidates.items():
+            measured.setdefault(name, []).append(measure_one(number))
     medians = {name: statistics.median(values) for name, values in measured.items()}
     for name, value in medians.items():
-        print(
-            f"{name:28} {value:7.0f} images/s   ({', '.join(f'{v:.0f}' for v in measured[name])})"
-        )
+        rounds = ", ".join(f"{rate:.0f}" for rate in measured[name])
+        print(f"{name:28} {value:7.0f} images/s   ({rounds})")
     alone, embedded, *pairs = medians.values()
     print(f"fit-kappa: {embedded / alone:.0%} of the network alone")
     for text, without, with_it in ((_BATCH, *pairs[:2]), (_SERVED, *pairs[2:])):
@@ -106,4 +110,4 @@ def measure() -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    cli.run(main)

@@ -28,24 +28,30 @@ from absl import flags
 from matplotlib.figure import Figure
 
 from benchmarks.side_by_side.problem import Problem
+from benchmarks.side_by_side.variants import VARIANTS
 from tfvmf.files import write_json
-from tfvmf.training import read_metrics
+from tfvmf.programs import cli
+
+PROGRAMS = ("cifar10_cpu", "cifar10_cpu_resnet", "pytorch")
 
 _FLAGS = flags.FlagValues()  # of its own: tests import this beside other programs
 flags.DEFINE_string("data_dir", None, "where TFDS finds CIFAR-10", flag_values=_FLAGS)
 flags.DEFINE_string("directory", None, "for runs and results", flag_values=_FLAGS)
 flags.DEFINE_float("minutes", 120.0, "of PyTorch's training, at most", flag_values=_FLAGS)
-flags.DEFINE_list(
-    "programs", ["cifar10_cpu", "cifar10_cpu_resnet", "pytorch"], "which", flag_values=_FLAGS
+flags.DEFINE_list("programs", [*PROGRAMS], "which", flag_values=_FLAGS)
+flags.register_validator(
+    "programs",
+    lambda names: set(names) <= set(PROGRAMS),
+    f"expected some of {', '.join(PROGRAMS)}",
+    flag_values=_FLAGS,
 )
-flags.DEFINE_string("variant", "channels_last", "how PyTorch is run", flag_values=_FLAGS)
+flags.DEFINE_enum("variant", "channels_last", [*VARIANTS], "how PyTorch is run", flag_values=_FLAGS)
 flags.DEFINE_integer("threads", 2, "of PyTorch", flag_values=_FLAGS)
 flags.mark_flags_as_required(["data_dir", "directory"], flag_values=_FLAGS)
 
+# TensorFlow is imported by what needs it: PyTorch's process imports this module too.
 GOALS = (0.50, 0.57)
 PROBLEM = Problem(backbone="resnet18", width=16, batch=256)
-_COLORS = {"cifar10_cpu": "#1f6fb4", "cifar10_cpu_resnet": "#2aa1a1", "pytorch": "#d9730d"}
-
 Curve = list[tuple[float, float]]  # minutes of training, k-NN accuracy
 
 
@@ -90,6 +96,8 @@ def of_config(name: str, workdir: pathlib.Path) -> Curve:
 
 def curve_of(workdir: pathlib.Path) -> Curve:
     """A run's curve: its time is the number of images between two lines over their rate."""
+    from tfvmf.training import read_metrics
+
     batch = json.loads((workdir / "config.json").read_text())["config"]["batch_size"]
     curve: Curve = []
     seconds = step = rate = 0.0
@@ -137,10 +145,13 @@ def of_pytorch() -> Curve:
 
 def draw(curves: dict[str, Curve], path: pathlib.Path) -> None:
     """Accuracy over minutes, with the goals."""
+    from tfvmf.evaluation.plots import BLUE, GREEN, ORANGE
+
+    colors = dict(zip(PROGRAMS, (BLUE, GREEN, ORANGE), strict=True))
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for name, curve in curves.items():
-        axes.plot(*zip(*curve, strict=True), color=_COLORS.get(name), label=name, marker=".")
+        axes.plot(*zip(*curve, strict=True), color=colors[name], label=name, marker=".")
     for goal in GOALS:
         axes.axhline(goal, color="#bbbbbb", linewidth=0.8)
     axes.set(xlabel="minutes of training on 2 cores", ylabel="k-NN accuracy", xscale="log")
@@ -192,8 +203,4 @@ class _Epochs:
 
 
 if __name__ == "__main__":
-    try:
-        _FLAGS(sys.argv)
-    except flags.Error as error:
-        sys.exit(f"time_to_quality.py: {error}")
-    main()
+    cli.run(main, _FLAGS)

@@ -15,6 +15,8 @@ import shutil
 import sys
 from typing import Any
 
+from tfvmf.reproduction.experiments import EXPERIMENTS
+
 HERE = pathlib.Path(__file__).parent
 README = HERE.parent / "README.md"
 BEGIN, END = "<!-- numbers: made by docs/numbers.py -->\n", "<!-- end -->"
@@ -33,8 +35,6 @@ ROWS = {
     "accuracy_all": ("accuracy of the probe at severity 5, all images", "{:.3f}"),
     "accuracy_accepted": ("the same, accepted images", "{:.3f}"),
 }
-EXPERIMENTS = ("table1", "pearson", "table2", "table3", "table4", "table5")
-EXPERIMENTS += ("figure1", "figure2", "figure3", "figure4")
 # Page: what its numbers are, and the command that prints them.
 PAGES = {
     "training.md": (
@@ -82,24 +82,26 @@ def table() -> str:
     return "\n".join([*lines, "", "```", *commands, "```"]) + "\n"
 
 
+def replace_results(page: pathlib.Path, text: str) -> None:
+    """Puts text between the marks of a page."""
+    before, mark, rest = page.read_text("utf-8").partition(BEGIN)
+    if not mark:
+        raise SystemExit(f"docs/numbers.py: {page.name} has no line {BEGIN.strip()}")
+    page.write_text(before + BEGIN + text + END + rest.partition(END)[2], "utf-8")
+
+
 def write_paper(workdir: pathlib.Path) -> None:
-    """Puts the tables and pictures of a reproduction into docs/paper.md, in the paper's order."""
+    """Puts the tables and pictures of a reproduction into docs/paper.md."""
+    found = [name for name in EXPERIMENTS if (workdir / f"{name}.md").exists()]
+    if not found:
+        raise SystemExit(f"docs/numbers.py: --paper={workdir} has no results of tfvmf reproduce")
     sections = []
-    for name in EXPERIMENTS:
-        page = workdir / f"{name}.md"
-        if page.exists():
-            text = (
-                page.read_text("utf-8")
-                .replace("\n#", "\n##")
-                .replace(f"]({name}.", f"](paper/{name}.")
-            )
-            sections.append(f"#{text}")
-            (HERE / "paper").mkdir(exist_ok=True)
-            shutil.copy(workdir / f"{name}.png", HERE / "paper" / f"{name}.png")
-    paper = HERE / "paper.md"
-    before, _, rest = paper.read_text("utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    paper.write_text(before + BEGIN + "\n".join(sections) + END + after, "utf-8")
+    (HERE / "paper").mkdir(exist_ok=True)
+    for name in found:
+        text = "\n" + (workdir / f"{name}.md").read_text("utf-8")
+        sections.append(text.replace("\n#", "\n##").replace(f"]({name}.", f"](paper/{name}."))
+        shutil.copy(workdir / f"{name}.png", HERE / "paper" / f"{name}.png")
+    replace_results(HERE / "paper.md", "".join(sections))
 
 
 def main() -> None:
@@ -108,8 +110,7 @@ def main() -> None:
         if given.startswith("--paper="):
             write_paper(pathlib.Path(given.partition("=")[2]).expanduser())
     if "--write" in sys.argv[1:]:
-        before, _, rest = README.read_text("utf-8").partition(BEGIN)
-        README.write_text(before + BEGIN + table() + END + rest.partition(END)[2], "utf-8")
+        replace_results(README, table())
     for file, column in results().items():
         print(f"README.md: {column['title']} (docs/data/{file}, {column['machine']})")
         print("".join(f"  {command}\n" for command in column["commands"]))

@@ -252,25 +252,21 @@ def left_out(vectors: dict[str, Vectors], scores: list[Score]) -> float:
 def joins(reserve: Vectors, familiarity: Score) -> dict[str, Score]:
     """Kappa, familiarity, and ways to join them, calibrated on the reserve."""
     tables = [np.sort(reserve["concentration"]), np.sort(familiarity(reserve))]
-    spreads = [table.std() for table in tables]
+
+    def p_and_tails(of: Vectors) -> tuple[np.ndarray, np.ndarray]:
+        """Both p-values, and how far both scores are below all calibration images."""
+        pairs = list(zip(tables, [of["concentration"], familiarity(of)], strict=True))
+        ranks = [np.searchsorted(table, value, side="right") for table, value in pairs]
+        below = [np.maximum(table[0] - value, 0) / table.std() for table, value in pairs]
+        return (1 + np.stack(ranks)) / (len(tables[0]) + 1), np.stack(below)
 
     def p_values(of: Vectors) -> np.ndarray:
-        values = [of["concentration"], familiarity(of)]
-        return np.stack(
-            [
-                (1 + np.searchsorted(table, value, side="right")) / (len(table) + 1)
-                for table, value in zip(tables, values, strict=True)
-            ]
-        )
+        return p_and_tails(of)[0]
 
     def logarithms(of: Vectors) -> np.ndarray:
-        """Those of both p, which fall further below all calibration images."""
-        values = [of["concentration"], familiarity(of)]
-        below = [
-            np.maximum(table[0] - value, 0) / spread
-            for table, value, spread in zip(tables, values, spreads, strict=True)
-        ]
-        return np.log(p_values(of)) - np.stack(below)
+        """The logarithms of both p, which fall further below all calibration images."""
+        p, below = p_and_tails(of)
+        return np.log(p) - below
 
     def weighted(weight: float) -> Score:
         return lambda of: np.tensordot([1.0, weight], logarithms(of), axes=1)

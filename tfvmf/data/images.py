@@ -287,7 +287,7 @@ def _draft(
             passes += (last + block).count(b"\xff\xda")
             last = block[-1:]
         kept = 8 * pixels if passes > 1 else 0  # coefficients of the image as stored
-        # A JPEG much larger than needed is decoded at a fraction of its size, which is fast.
+        # Large JPEG files are decoded at a reduced size, which is faster.
         image.draft(None, (2 * size, 2 * size))
     elif image.tile and image.tile[0].codec_name == "bmp_rle":
         passes = _RUN_LENGTH_PASSES

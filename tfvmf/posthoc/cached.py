@@ -4,7 +4,6 @@ Forward passes of a frozen encoder are nearly all the work of fitting a head. Wi
 are done once, and a step draws among them. Features cached elsewhere work the same way.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
@@ -16,7 +15,7 @@ import ml_collections
 import numpy as np
 import tensorflow as tf
 
-from tfvmf import counter_random, data, models
+from tfvmf import cores, counter_random, data, models
 from tfvmf.data import cache, pipeline
 from tfvmf.data.base import choose_split
 from tfvmf.data.npz import Archive
@@ -181,15 +180,11 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
 
     def chunks() -> Iterator[np.ndarray]:
         parts = np.array_split(order, -(-source.size // _BATCH))
-        # Two at a time: a core that has finished its part of an operation works on the other batch.
-        pool = concurrent.futures.ThreadPoolExecutor(2)
-        try:
-            with Progress(source.size, unit="image", description="embedding views") as progress:
-                for values in pool.map(embedded, parts):
-                    yield values
-                    progress.update(len(values))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        with Progress(source.size, unit="image", description="embedding views") as progress:
+            # Two batches at a time: a core that has done its part of one works on the other.
+            for values in cores.one_ahead(embedded, parts, threads=2):
+                yield values
+                progress.update(len(values))
 
     array, _ = cache.load_or_build(
         {"name": f"views of {source.name}", "views": _identity(method, source, ordinary, wide)},

@@ -108,11 +108,11 @@ def run_program(
     return 0
 
 
-def run(main: Callable[[], None]) -> None:
-    """Runs a script whose flags are absl's global ones, such as benchmarks/bench.py."""
+def run(main: Callable[[], None], values: flags.FlagValues = flags.FLAGS) -> None:
+    """Runs a script with absl's global flags, or with `values`, such as benchmarks/bench.py."""
     told = {"__doc__": sys.modules["__main__"].__doc__, "main": lambda values: main()}
     program = types.SimpleNamespace(ARGUMENTS=(), FLAGS={}, **told)
-    sys.exit(run_program(pathlib.Path(sys.argv[0]).name, program, sys.argv[1:], flags.FLAGS))
+    sys.exit(run_program(pathlib.Path(sys.argv[0]).name, program, sys.argv[1:], values))
 
 
 def complain(name: str, message: str, *, code: int = 2) -> int:

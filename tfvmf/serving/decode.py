@@ -87,7 +87,7 @@ def _decode_jpeg(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, t
     scans = tf.size(parts, out_type=tf.int64) - 1
     fault = tf.where(scans * pixels > MAX_SCANS * MAX_JPEG_PIXELS, _SLOW, _FINE)
     fault = tf.where(pixels > MAX_JPEG_PIXELS, _LARGE, fault)
-    # A JPEG much larger than needed is decoded at a fraction of its size, which is fast.
+    # Large JPEG files are decoded at a reduced size, which is faster.
     surplus = tf.reduce_min(shape[:2]) // (2 * size)
     choice = tf.reduce_sum(tf.cast(surplus >= [2, 4, 8], tf.int32))
 

@@ -1,15 +1,14 @@
 """The corrupted images of a source: generated on reading, or from files or TFDS."""
 
 import functools
-import itertools
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
+from tfvmf import cores
 from tfvmf.data import corruptions
 from tfvmf.data.base import Source, Subset
 from tfvmf.data.corruptions.filters import Images
@@ -29,12 +28,7 @@ class Corrupted(NamedTuple):
 
     def read_ahead(self, parts: Sequence[Part]) -> Iterator[tuple[Part, Images]]:
         """Yields each part's images, and makes the next part's in the meantime."""
-        with ThreadPoolExecutor(1) as pool:
-            made = (pool.submit(self.read, *part) for part in parts)
-            none: Future[Images] = Future()
-            in_pairs = itertools.pairwise(itertools.chain(made, [none]))
-            for part, (now, _) in zip(parts, in_pairs, strict=True):
-                yield part, now.result()
+        yield from cores.one_ahead(lambda part: (part, self.read(*part)), parts)
 
 
 def open_corrupted(
