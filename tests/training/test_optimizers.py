@@ -94,6 +94,17 @@ def test_muon_moves_all_directions_alike(rng, shape):
     )
 
 
+@pytest.mark.parametrize("shape", [(300, 24), (24, 300), (30, 24)])
+@pytest.mark.parametrize("smallest", [1.0, 1e-3, 1e-6])
+def test_muon_is_right_for_small_singular_values(rng, shape, smallest):
+    u, _, v = np.linalg.svd(rng.normal(size=shape), full_matrices=False)
+    matrix = (u * np.geomspace(1.0, smallest, 24)) @ v
+    found = Muon(0.1).zeropower_via_newtonschulz5(tf.constant(matrix, tf.float32), 5)
+    expected = orthogonal(matrix)
+    # Of rounding: eigenvalues of the small square matrix are squares of singular values.
+    np.testing.assert_allclose(found, expected, atol=3e-3 * np.abs(expected).max())
+
+
 def test_muon_comes_back_from_its_configuration():
     optimizer = Muon(0.03, momentum=0.8, matrix_decay=0.2)
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
