@@ -30,7 +30,7 @@ def unit(values):
     return values / np.linalg.norm(values, axis=1, keepdims=True)
 
 
-def test_familiarity_is_the_sum_of_two_standardized_log_densities(familiarity):
+def test_familiarity_is_the_sum_of_two_standardized_log_densities_the_second_at_most_0(familiarity):
     features, levels = embeddings(50, seed=3)
     bank = familiarity.bank.astype(np.float64)
     kernels = special.logsumexp(familiarity.bandwidth * unit(features) @ bank.T, axis=1)
@@ -41,7 +41,9 @@ def test_familiarity_is_the_sum_of_two_standardized_log_densities(familiarity):
     )
     parts = np.stack([kernels, -0.5 * (white**2).sum(axis=1)])
     mean, deviation = familiarity.reference.T[..., None]
-    expected = ((parts - mean) / deviation).sum(axis=0)
+    first, second = (parts - mean) / deviation
+    assert (second > 0).any()
+    expected = first + np.minimum(second, 0)
     np.testing.assert_allclose(familiarity(features, levels), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -66,7 +68,7 @@ def test_the_bandwidth_lets_ten_images_decide(familiarity):
 
 def test_training_images_are_around_zero_and_others_below(familiarity):
     known = familiarity(*embeddings(1000, seed=6)).numpy()
-    assert abs(known.mean()) < 0.3
+    assert abs(np.median(known)) < 0.3
     elsewhere = familiarity(*embeddings(200, seed=7, center=-1.0)).numpy()
     features, levels = embeddings(200, seed=8)
     odd_levels = familiarity(features, 5.0 * levels).numpy()
@@ -133,17 +135,22 @@ def test_confidence_is_the_rank_of_the_joined_p_values():
     first, others = np.split(np.random.default_rng(5).permutation(200), [50])
 
     def joined(pair):
-        return sum(
+        parts = [
             np.log((1 + (table[first] <= value).sum()) / 51)
             - max(table[first].min() - value, 0.0) / table[first].std()
             for table, value in zip(calibration, pair, strict=True)
-        )
+        ]
+        return parts[0] + 2 * parts[1]
 
     ranked = np.array([joined(pair) for pair in calibration[:, others].T])
-    expected = [(1 + (ranked <= joined(pair) + 1e-6).sum()) / 151 for pair in scores.T]
+    found = np.array([joined(pair) for pair in scores.T])[:, None]
+    # Equal products of p-values may differ by rounding.
+    least, most = ((1 + (ranked <= found + gap).sum(axis=1)) / 151 for gap in (-1e-5, 1e-5))
+    assert (least == most).mean() > 0.8
     outputs = decision(*scores)
-    np.testing.assert_allclose(outputs["confidence"], expected, rtol=1e-6)
-    assert (outputs["accept"].numpy() == (np.array(expected) > 0.1)).all()
+    confidence = outputs["confidence"].numpy()
+    assert ((least - 1e-6 <= confidence) & (confidence <= most + 1e-6)).all()
+    assert (outputs["accept"].numpy() == (confidence > 0.1)).all()
 
 
 @pytest.mark.parametrize("dependence", [0.9, -0.9])

@@ -106,6 +106,7 @@ HOSTILE = {
     "decision.concentration": [np.arange(150.0)[::-1], np.ones(0), np.full(150, np.inf)],
     "decision.familiarity": [np.ones(7)],
     "decision.joined": [np.ones(3, complex), np.ones(2)],
+    "decision.weights": [np.ones(3), np.array([1.0, -1.0])],
     "decision.alpha": [np.array(7.0), np.array(np.nan)],
     "step": [np.array(-1), np.array(7.0)],
     "source": [np.array(3), np.array(["a", "b"])],

@@ -11,6 +11,7 @@ _LEAST = 20
 # One in this many calibration images makes the p-values. With one in two, fewer would be left for
 # the rank: over five splits, false rejections varied by 0.9 instead of 0.3 %, for no gain.
 _SHARE = 4
+_WEIGHTS = (1.0, 2.0)  # of kappa and familiarity, by validation shifts; studies/familiarity
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -21,7 +22,7 @@ class Decision:
 
         p(x) = (1 + #{calibration images with a score <= x}) / (n + 1),
 
-    combined as t = log p_kappa + log p_familiarity. Below all calibration images, log p falls by
+    combined as t = log p_kappa + 2 log p_familiarity. Below all calibration images, log p falls by
     one per standard deviation; otherwise images just below this quarter would tie with the most
     unusual image. The rank of t among the other images is again a conformal p-value, for any t:
 
@@ -36,12 +37,14 @@ class Decision:
         concentration: float32 [n], ascending: kappas of the quarter.
         familiarity: float32 [n], ascending: familiarities of the quarter; [0] if there are none.
         joined: float32 [m], ascending: t of the other images.
+        weights: float32 [2], those of both logarithms in t.
         alpha: Share of in-distribution images that may be rejected.
     """
 
     concentration: np.ndarray
     familiarity: np.ndarray
     joined: np.ndarray
+    weights: np.ndarray
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
@@ -72,11 +75,13 @@ class Decision:
         order = np.random.default_rng(seed).permutation(size)
         first, others = np.split(order, [size // _SHARE])
         tables = [np.sort(score[first].astype(np.float32)) for score in scores]
-        joined = _joined(tables, [score[others] for score in scores]).numpy()
+        weights = np.array(_WEIGHTS, np.float32)
+        joined = _joined(tables, [score[others] for score in scores], weights).numpy()
         return cls(
             concentration=tables[0],
             familiarity=tables[1] if len(tables) > 1 else np.zeros(0, np.float32),
             joined=np.sort(joined),
+            weights=weights,
             alpha=alpha,
         )
 
@@ -89,17 +94,17 @@ class Decision:
             if familiarity is None:
                 raise ValueError("familiarity is missing: this decision was calibrated with it")
             tables, scores = [*tables, self.familiarity], [concentration, familiarity]
-        confidence = _p_value(self.joined, _joined(tables, scores))
+        confidence = _p_value(self.joined, _joined(tables, scores, self.weights))
         return {"confidence": confidence, "accept": confidence > self.alpha}
 
 
-def _joined(tables: list[np.ndarray], scores: list[tf.Tensor]) -> tf.Tensor:
-    """The sum of the log p-values [B] of the scores, with tails."""
+def _joined(tables: list[np.ndarray], scores: list[tf.Tensor], weights: np.ndarray) -> tf.Tensor:
+    """The weighted sum [B] of the log p-values of the scores, with tails."""
     parts = []
-    for table, score in zip(tables, scores, strict=True):
+    for table, score, weight in zip(tables, scores, weights, strict=False):
         score = _finite_or_below(score)
         below = tf.nn.relu(table[0] - score) / max(float(table.std()), 1e-6)
-        parts.append(tf.math.log(_p_value(table, score)) - below)
+        parts.append(float(weight) * (tf.math.log(_p_value(table, score)) - below))
     return tf.add_n(parts)
 
 

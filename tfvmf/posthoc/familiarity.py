@@ -25,14 +25,16 @@ _MOST_LEVELS = 1536  # maximum number of levels used: their matrix takes half of
 class Familiarity:
     """The sum of two log densities, each standardized on other training images.
 
-        familiarity(x) = z(log sum_i exp(bandwidth * u . b_i)) + z(-|W (a - center)|^2 / 2)
+        familiarity(x) = z(log sum_i exp(bandwidth * u . b_i)) + min(z(-|W (a - center)|^2 / 2), 0)
 
     The first is about what an image shows: u are the unit-length features of x, b_i those of a bank
     of training images, for a mixture of von Mises-Fisher kernels with one bandwidth. The second is
     about what it looks like: a = arcsinh(l / softness) are the levels (mean and deviation of each
     stage's channels) on a nearly logarithmic scale, so that unusually small deviations count as
-    much as large ones, under a Gaussian with a shrunk covariance. Models without levels have only
-    the first part. z standardizes to mean 0 and deviation 1, so training images are around 0.
+    much as large ones, under a Gaussian with a shrunk covariance. Its part is at most 0, because in
+    many dimensions typical images are not near the center: one that is has less contrast or detail,
+    as in fog. Models without levels have only the first part. z standardizes to mean 0 and
+    deviation 1, so training images are around 0.
 
     Attributes:
         bank: float16 [M, F], rows of unit length.
@@ -118,7 +120,8 @@ class Familiarity:
         """Features [B, F] and levels [B, L] -> familiarity [B]; -inf if they are not finite."""
         values = tf.stack(self.log_densities(features, levels), axis=1)
         mean, deviation = self.reference.T
-        total = tf.reduce_sum((values - mean) / deviation, axis=1)
+        kernels, gaussian = tf.unstack((values - mean) / deviation, axis=1)
+        total = kernels + tf.minimum(gaussian, 0.0)
         return tf.where(tf.math.is_finite(total), total, -np.inf)
 
     def log_densities(

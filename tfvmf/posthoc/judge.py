@@ -36,11 +36,21 @@ _AXES = {
     **{"familiarity.softness": "K", "familiarity.center": "K", "familiarity.scale": "K"},
     "familiarity.whitening": "KK",
     **{"familiarity.reference": "DD", "decision.concentration": "N", "decision.familiarity": "O"},
-    **{"decision.joined": "T", "decision.alpha": "", "step": "", "source": "", "images": ""},
+    **{
+        "decision.joined": "T",
+        "decision.alpha": "",
+        "decision.weights": "W",
+        "step": "",
+        "source": "",
+        "images": "",
+    },
 }
 _KINDS = {"familiarity.columns": "i", "step": "i", "images": "i", "source": "U"}
 _ASCENDING = ("decision.concentration", "decision.familiarity", "decision.joined")
-_POSITIVE = tuple(f"familiarity.{x}" for x in ("bandwidth", "softness", "scale", "reference"))
+_POSITIVE = (
+    *(f"familiarity.{name}" for name in ("bandwidth", "softness", "scale", "reference")),
+    "decision.weights",
+)
 _BYTES = 2**28  # of all arrays; those of `fit_judge` have 10 MB
 
 
@@ -223,7 +233,7 @@ def load(
 
 def _read(archive: Archive) -> dict[str, Any]:
     """All values of a judge by name; headers are checked before arrays are read."""
-    sizes, total = {"D": 2}, 0
+    sizes, total = {"D": 2, "W": 2}, 0
     for key, axes in _AXES.items():
         shape, dtype = archive.header(key)
         total += math.prod(shape) * dtype.itemsize

@@ -110,7 +110,7 @@ CPU = Budget(
     name="cpu",
     config="cifar10_cpu",  # network, size of views and optimizer; losses and views are the paper's
     changes={
-        "epochs": 12,
+        "epochs": 6,
         "data.reserve": 2000.0,
         "model.width": 16,
         "model.one_pass": False,
@@ -119,7 +119,7 @@ CPU = Budget(
         "augment.gray_probability": 0.2,
         # Ten checkpoints more than needed: each interruption writes another one.
         "checkpoint.every_epochs": 2.0,
-        "checkpoint.keep": 18,
+        "checkpoint.keep": 14,
     },
     networks={"epochs": 3, "checkpoint.every_epochs": 1.0},
     max_images=2_000,
@@ -128,8 +128,8 @@ CPU = Budget(
     # About the same number of steps on each set.
     sets=(
         _CIFAR10,
-        dataclasses.replace(_CIFAR100, train_images=25_000, changes={"epochs": 24}),
-        dataclasses.replace(_MNIST, changes={**_NO_FLIPS, "epochs": 10}),
+        dataclasses.replace(_CIFAR100, train_images=25_000, changes={"epochs": 12}),
+        dataclasses.replace(_MNIST, changes={**_NO_FLIPS, "epochs": 5}),
     ),
     rates={"convnet8": 750.0, "resnet18": 400.0, "resnet34": 200.0, "resnet50": 180.0},
     measuring=1600.0,
