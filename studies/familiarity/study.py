@@ -15,8 +15,8 @@ The criterion, written down before the suite was looked at: the mean of two AURO
   divisions).
 
 The best score by this criterion, of those that need at most 10 MB, is the default. Of the ways to
-join it with kappa, the sum of the logarithms of both p was chosen by the mean AUROC of the shifts
-alone, before its weights were varied. --suite adds the 18 corruptions, CIFAR-100 and MNIST, which
+join it with kappa, the sum of the logarithms of both p was chosen by the mean AUROC of the shifts,
+its weights by the criterion. --suite adds the 18 corruptions, CIFAR-100 and MNIST, which
 judge a choice that was made.
 """
 
