@@ -34,7 +34,6 @@ from tfvmf.settings import MAX_PIXELS
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF")
 _MAX_SIDE = 65_535  # the limit of JPEG and GIF
-_ORIENTATION = 0x0112
 # Below this many bytes decoding is mostly Python, and a second thread would only wait.
 _SMALL = 8192
 _CHUNK, _THREADS = 64, 32  # upper bounds
@@ -57,13 +56,11 @@ class _Kind(NamedTuple):
     eager: bool = False  # whether opening takes memory too
 
 
-_GIF = _Kind(GifImagePlugin.GifImageFile, 9, eager=True)
 _TIFF = _Kind(TiffImagePlugin.TiffImageFile, 16)
 _KINDS = {
     b"\xff\xd8\xff": _Kind(JpegImagePlugin.JpegImageFile, 8),
     b"\x89PNG\r\n\x1a\n": _Kind(PngImagePlugin.PngImageFile, 8),
-    b"GIF87a": _GIF,
-    b"GIF89a": _GIF,
+    b"GIF8": _Kind(GifImagePlugin.GifImageFile, 9, eager=True),
     b"BM": _Kind(BmpImagePlugin.BmpImageFile, 8),
     b"RIFF": _Kind(WebPImagePlugin.WebPImageFile, 20, eager=True),
     **dict.fromkeys((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), _TIFF),
@@ -179,9 +176,7 @@ def read_image(
     before it is decoded. Errors call the image `name`, by default its path.
     """
     with open_image(source, size=size, max_pixels=max_pixels, name=name) as image:
-        image.load()
-        if image.getexif().get(_ORIENTATION, 1) != 1:
-            ImageOps.exif_transpose(image, in_place=True)
+        ImageOps.exif_transpose(image, in_place=True)  # which decodes the image
         fitted = _fit(_to_8_bits(image), size)
         return np.asarray(fitted if fitted.mode == "RGB" else fitted.convert("RGB"))
 
