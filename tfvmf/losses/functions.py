@@ -263,11 +263,9 @@ def mc_infonce(
     total = tf.shape(direction_1)[0]
     anchors, partners = _columns(first_row, total if rows is None else rows, total)
     sizes = [min(chunk, num_samples - start) for start in range(0, num_samples, chunk)]
-    log_p = [
-        _log_probability(part, anchors, partners, temperature)
-        for part in tf.split(samples, sizes, axis=0)
-    ]
-    log_p = tf.concat(log_p, axis=0)  # [num_samples, 2 * rows]
+    parts = tf.split(samples, sizes, axis=0)
+    found = [_log_probability(part, anchors, partners, temperature) for part in parts]
+    log_p = tf.concat(found, axis=0)  # [num_samples, 2 * rows]
     if aggregation == "mean_log":
         return -tf.reduce_mean(log_p)
     over_samples = tf.reduce_logsumexp(log_p, axis=0) - tf.math.log(float(num_samples))

@@ -49,10 +49,9 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
         along = special.resultant_slope(kappa64, dim)
         across = (gap * (1.0 + ratio) - along) / (dim - 1.0)
         outer = mu[..., :, tf.newaxis] * mu[..., tf.newaxis, :]
-        scales = tf.cast(tf.stack([along - across, across]), self.dtype)[
-            ..., tf.newaxis, tf.newaxis
-        ]
-        return scales[0] * outer + scales[1] * tf.eye(tf.shape(mu)[-1], dtype=self.dtype)
+        scales = (tf.cast(scale, self.dtype) for scale in (along - across, across))
+        more, across = (scale[..., tf.newaxis, tf.newaxis] for scale in scales)
+        return more * outer + across * tf.eye(tf.shape(mu)[-1], dtype=self.dtype)
 
     def _entropy(self) -> tf.Tensor:
         _, kappa, dim = self._tensors()
