@@ -23,11 +23,8 @@ def example_seeds(
     Two words are hashed from different starts. Within a batch the first word alone distinguishes
     examples (each round is a bijection); between two calls a collision has probability 2^-64.
 
-    Args:
-        seed: The run's seed. Only the low 32 bits of each argument are used.
-        step: The optimizer's step, so that every step draws new numbers.
-        positions: [B] integers, the index of each example in the *global* batch.
-        view: Number of the view of the example: 0, 1, ...
+    `seed` is the run's, `step` the optimizer's, `positions` [B] are indices in the *global* batch,
+    and `view` is the number of the view: 0, 1, ... The low 32 bits of each are used.
     """
     positions = tf.convert_to_tensor(positions)
     words = tf.constant([[0x243F6A88, 0x85A308D3]], tf.uint32)  # the first digits of pi

@@ -54,13 +54,9 @@ class Source(abc.ABC):
         num_classes: 0 when unlabeled.
         files: path of each image's file, or None when images are not separate files.
         broken: {file: reason} for files that were skipped because they cannot be read.
-        divided: whether the split was made by a hash because the data has none of its own.
+        divided: whether a hash chose the images of the split because the data has no splits.
         native_size: shorter side of the images as stored, or None when sizes differ.
     """
-
-    broken: Mapping[str, str] = {}
-    divided = False
-    native_size: int | None = None
 
     def __init__(
         self,
@@ -71,12 +67,16 @@ class Source(abc.ABC):
         class_names: list[str] | None = None,
         num_classes: int = 0,
         files: Sequence[str] | None = None,
+        broken: Mapping[str, str] | None = None,
+        divided: bool = False,
+        native_size: int | None = None,
     ) -> None:
         self._request = request
         self.name, self.split = request.spec, request.split
         self.size = self.whole_size = size
         self.image_shape = (request.image_size, request.image_size, 3)
-        self.files, self.labels = files, labels
+        self.files, self.labels, self.broken = files, labels, broken or {}
+        self.divided, self.native_size = divided and request.split != "all", native_size
         self.class_names = None if labels is None else class_names
         self.num_classes = 0 if labels is None else len(class_names or ()) or num_classes
         check_classes(self.name, self.num_classes)
@@ -270,10 +270,10 @@ def check_classes(where: str, count: int) -> None:
         )
 
 
-def check_split(spec: str, split: str, known: Sequence[str] = SPLITS) -> None:
-    """Raises UserError unless `split` is one of `known`."""
-    if split not in known:
-        raise UserError(f"{spec}: unknown split '{split}'; it has {', '.join(known)}")
+def check_split(spec: str, split: str) -> None:
+    """Raises UserError unless `split` is one of `SPLITS`."""
+    if split not in SPLITS:
+        raise UserError(f"{spec}: unknown split '{split}'; it has {', '.join(SPLITS)}")
 
 
 def choose_split(keys: Sequence[str], split: str) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Arrays cached on disk (decoded images, embedded views), deleted when unused for 30 days."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -38,15 +39,10 @@ def load_or_build(
     A cache is a folder that gets its name only when it is complete. Processes that want the same
     one at the same time wait for the first to build it.
 
-    Args:
-        identity: JSON values that distinguish this cache from all others.
-        shape: [N, ...] of the array.
-        chunks: returns an iterator of arrays [n, ...] that add up to N rows.
-        columns: called after the last chunk; returns small arrays [N] to store with the array.
-        dtype: type of the array.
+    `identity` are JSON values that distinguish this cache from all others. `chunks` returns an
+    iterator of arrays [n, ...] that add up to `shape`, [N, ...]; then `columns` is called, and
+    returns small arrays [N] to store with them.
     """
-    import fcntl
-
     text = json.dumps({**identity, "shape": shape, "type": np.dtype(dtype).str}, sort_keys=True)
     slug = re.sub(r"[^A-Za-z0-9]+", "-", str(identity.get("name", "images"))).strip("-")
     folder = cache_dir() / f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -57,10 +57,10 @@ def load(request: Request) -> Source:
     and listed in `Source.broken`. For data that stays on disk the result is kept in `cache_dir()`.
     """
     paths, labels, classes, divided = list_files(request)
-    broken: dict[int, str] = {}
-    images, size, limit = None, request.image_size, request.max_pixels
-    if request.fits(len(paths)):
-        told = "reading images"
+    size, limit, told = request.image_size, request.max_pixels, "reading images"
+    in_memory = request.fits(len(paths))
+    if in_memory:
+        broken: dict[int, str] = {}
         images = read_images(paths, size, max_pixels=limit, description=told, broken=broken)
     else:
         broken = _check(paths, request)
@@ -74,17 +74,14 @@ def load(request: Request) -> Source:
         "files": [paths[index] for index in good],
         "labels": None if labels is None else labels[good],
         "class_names": classes,
+        "divided": divided,
+        "broken": {paths[index]: reason for index, reason in broken.items()},
     }
-    source: Source
-    if images is None:
-        source = FolderSource(request, size=len(good), **about)
-    else:
-        for place, index in enumerate(good if broken else ()):  # in place: there is only one copy
-            images[place] = images[index]
-        source = ArraySource(request, images[: len(good)], **about)
-    source.divided = divided
-    source.broken = {paths[index]: reason for index, reason in broken.items()}
-    return source
+    if not in_memory:
+        return FolderSource(request, size=len(good), **about)
+    for place, index in enumerate(good if broken else ()):  # in place: there is only one copy
+        images[place] = images[index]
+    return ArraySource(request, images[: len(good)], **about)
 
 
 def _check(paths: Sequence[str], request: Request) -> dict[int, str]:
@@ -142,8 +139,7 @@ def arrange_files(request: Request, files: list[str], path: Callable[[str], str]
         numbers = {name: number for number, name in enumerate(classes)}
         depth = 1 if parts else 0
         labels = np.array([numbers[file.split("/")[depth]] for file in chosen], np.int32)
-    divided = not parts and request.split != "all"
-    return Listing([path(file) for file in chosen], labels, classes or None, divided)
+    return Listing([path(file) for file in chosen], labels, classes or None, not parts)
 
 
 def find_images(root: str | os.PathLike[str]) -> list[str]:

@@ -34,9 +34,6 @@ from tfvmf.settings import MAX_PIXELS
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF")
 _MAX_SIDE = 65_535  # the limit of JPEG and GIF
-_ORIENTATION = 0x0112
-# Below this many bytes decoding is mostly Python, and a second thread would only wait.
-_SMALL = 8192
 _CHUNK, _THREADS = 64, 32  # upper bounds
 _FILE_BYTES = 2**26  # maximum size of a file, unless 8 bytes per pixel of max_pixels are more
 _STRIP = 2**20  # pixels converted at a time
@@ -57,13 +54,11 @@ class _Kind(NamedTuple):
     eager: bool = False  # whether opening takes memory too
 
 
-_GIF = _Kind(GifImagePlugin.GifImageFile, 9, eager=True)
 _TIFF = _Kind(TiffImagePlugin.TiffImageFile, 16)
 _KINDS = {
     b"\xff\xd8\xff": _Kind(JpegImagePlugin.JpegImageFile, 8),
     b"\x89PNG\r\n\x1a\n": _Kind(PngImagePlugin.PngImageFile, 8),
-    b"GIF87a": _GIF,
-    b"GIF89a": _GIF,
+    b"GIF8": _Kind(GifImagePlugin.GifImageFile, 9, eager=True),
     b"BM": _Kind(BmpImagePlugin.BmpImageFile, 8),
     b"RIFF": _Kind(WebPImagePlugin.WebPImageFile, 20, eager=True),
     **dict.fromkeys((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), _TIFF),
@@ -179,9 +174,7 @@ def read_image(
     before it is decoded. Errors call the image `name`, by default its path.
     """
     with open_image(source, size=size, max_pixels=max_pixels, name=name) as image:
-        image.load()
-        if image.getexif().get(_ORIENTATION, 1) != 1:
-            ImageOps.exif_transpose(image, in_place=True)
+        ImageOps.exif_transpose(image, in_place=True)  # which decodes the image
         fitted = _fit(_to_8_bits(image), size)
         return np.asarray(fitted if fitted.mode == "RGB" else fitted.convert("RGB"))
 
@@ -206,9 +199,7 @@ def read_images(
         name = names[index] if names else ""
         images[index] = read_image(sources[index], size, max_pixels=max_pixels, name=name)
 
-    contents = [source for source in sources if isinstance(source, bytes)]
-    small = bool(contents) and sum(map(len, contents)) < _SMALL * len(sources)
-    errors = run_all(read, len(sources), description=description, alone=small)
+    errors = run_all(read, len(sources), description=description)
     if broken is None:
         raise_all(errors)
     else:
@@ -218,12 +209,12 @@ def read_images(
 
 
 def run_all(
-    task: Callable[[int], None], count: int, *, description: str = "", alone: bool = False
+    task: Callable[[int], None], count: int, *, description: str = ""
 ) -> dict[int, UserError]:
     """Calls `task` with 0 ... `count - 1` and returns the UserErrors by index, in order.
 
-    Uses one thread per processor, or this one if `alone`. The threads end with the call, so that a
-    forked process never waits for one. `description` labels a progress bar.
+    Uses one thread per processor. They end with the call, so that a forked process never waits for
+    one. `description` labels a progress bar.
     """
     length = min(_CHUNK, 1 + count // (4 * cores.available()))
     chunks = [range(start, min(start + length, count)) for start in range(0, count, length)]
@@ -238,14 +229,12 @@ def run_all(
         return chunk
 
     with contextlib.ExitStack() as stack:
-        done: Iterator[range] = map(run, chunks)
-        if not alone:
-            pool = ThreadPoolExecutor(min(cores.available(), _THREADS), "decode")
-            done = stack.enter_context(pool).map(run, chunks)
+        threads = min(cores.available(), _THREADS)
+        pool = stack.enter_context(ThreadPoolExecutor(threads, "decode"))
         if description:
             bar = Progress(count, unit="image", description=description, brief=True)
             stack.enter_context(bar)
-        for chunk in done:
+        for chunk in pool.map(run, chunks):
             if description:
                 bar.update(len(chunk))
     return dict(sorted(errors.items()))

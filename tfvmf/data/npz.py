@@ -78,18 +78,16 @@ def load(request: Request) -> Source:
     if shared:
         base.check_split(request.spec, request.split)
     shape = _check_images(archive, image_key, request)
-    labels, names, classes = _read_labels(archive, label_key, request, shape[0])
+    about = {} if label_key is None else _read_labels(archive, label_key, request, shape[0])
     raw = archive.read(image_key)
     raw = raw[..., 0] if shape[3:] == (1,) else raw
     chosen = np.arange(len(raw))
     if shared:
         chosen = base.choose_split([str(index) for index in chosen], request.split)
     images = _convert(raw, chosen, request.image_size, f"{path}: '{image_key}'")
-    labels = None if labels is None else labels[chosen]
-    source = ArraySource(request, images, labels=labels, class_names=names, num_classes=classes)
-    source.divided = shared and request.split != "all"
-    source.native_size = min(shape[1:3])
-    return source
+    if about:
+        about["labels"] = about["labels"][chosen]
+    return ArraySource(request, images, divided=shared, native_size=min(shape[1:3]), **about)
 
 
 def _check_images(archive: Archive, key: str, request: Request) -> tuple[int, ...]:
@@ -140,12 +138,8 @@ def _convert(raw: np.ndarray, chosen: np.ndarray, size: int, where: str) -> np.n
     return images
 
 
-def _read_labels(
-    archive: Archive, key: str | None, request: Request, count: int
-) -> tuple[np.ndarray | None, list[str] | None, int]:
-    """Labels int [count], class names and number of classes, shared by all splits of the file."""
-    if key is None:
-        return None, None, 0
+def _read_labels(archive: Archive, key: str, request: Request, count: int) -> dict[str, Any]:
+    """Labels int [count], and the names or number of the classes of all splits of the file."""
     pattern = next(p for p in _LABEL_KEYS if p.format(request.split) == key)
     keys = {key, *(pattern.format(other) for other in SPLITS)} & set(archive.keys)
     arrays = {}
@@ -174,16 +168,16 @@ def _read_labels(
     if everything.dtype.kind == "U":
         names = np.unique(everything)
         check_classes(f"{archive.path}: '{key}'", len(names))
-        return np.searchsorted(names, labels), names.tolist(), len(names)
+        return {"labels": np.searchsorted(names, labels), "class_names": names.tolist()}
     classes = int(everything.max(initial=-1)) + 1
     if "class_names" not in archive.keys:
-        return labels, None, classes
+        return {"labels": labels, "num_classes": classes}
     given = _read_text(archive, "class_names", request).tolist()
     if len(given) < classes:
         raise UserError(
             f"{archive.path}: 'class_names' has {len(given)} names: expected {classes} or more"
         )
-    return labels, given, len(given)
+    return {"labels": labels, "class_names": given}
 
 
 def _read_text(archive: Archive, key: str, request: Request) -> np.ndarray:

@@ -39,9 +39,8 @@ def load_digits(request: Request) -> Source:
     gray = np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8)
     images = np.stack([resize_image(image, request.image_size) for image in gray])
     names = [str(digit) for digit in range(10)]
-    source = ArraySource(request, images, labels=digits.target[chosen], class_names=names)
-    source.native_size = gray.shape[1]
-    return source
+    about = {"labels": digits.target[chosen], "class_names": names, "native_size": gray.shape[1]}
+    return ArraySource(request, images, **about)
 
 
 # The part of a spec before the colon. A new source is a function of a Request and one line here.

@@ -48,18 +48,15 @@ def load(request: Request) -> Source:
         images, columns = cache.load_or_build(
             reader.identity(), shape, chunks=reader.chunks, columns=reader.columns
         )
-    labels, about = columns.get("labels"), {}
+    height, width, _ = reader.features[reader.image_key].shape
+    about: dict[str, Any] = {"native_size": min(height, width) if height and width else None}
+    labels = columns.get("labels")
     if labels is not None and (labels >= 0).any():  # secret labels of a test set are all -1
         feature = reader.features[reader.label_key]
-        about = {
-            "labels": labels,
-            "class_names": list(feature.names) if feature.num_classes else None,
-            "num_classes": feature.num_classes or int(labels.max()) + 1,
-        }
-    source = ArraySource(request, images, order=columns.get("order"), **about)
-    height, width, _ = reader.features[reader.image_key].shape
-    source.native_size = min(height, width) if height and width else None
-    return source
+        about["labels"] = labels
+        about["class_names"] = list(feature.names) if feature.num_classes else None
+        about["num_classes"] = feature.num_classes or int(labels.max()) + 1
+    return ArraySource(request, images, order=columns.get("order"), **about)
 
 
 class _Reader:

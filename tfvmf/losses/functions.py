@@ -15,7 +15,7 @@ the maximum-likelihood concentration: a scale of the order of d, independent of 
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -53,15 +53,10 @@ def concentration_terms(
 
     With the regularizer `vmf` the terms are the negative log-likelihood of a von Mises-Fisher
     distribution, weighted by l_align / d, because kappa then grows with d: the penalty is
-    log C_d(0) - log C_d(kappa), whose slope A_d(kappa) stays below 1.
+    log C_d(0) - log C_d(kappa), whose slope A_d(kappa) stays below 1. It needs the `dimension` d.
 
-    Args:
-        cosines: For each view the cosine [B] with the direction that it is aligned with.
-        concentrations: For each view its kappa [B].
-        align_weight: l_align.
-        penalty_weight: l_reg, of the l2 regularizer.
-        regularizer: `l2`, the paper's, or `vmf`, the exact -log C_d(kappa).
-        dimension: Length d of the directions, for `vmf`.
+    For each view there are its kappa [B] and the cosine [B] with the direction that it is aligned
+    with. `align_weight` is l_align, and `penalty_weight` is l_reg, of the regularizer `l2`.
     """
     if regularizer not in REGULARIZERS:
         raise ValueError(f"regularizer must be one of {', '.join(REGULARIZERS)}, not {regularizer}")
@@ -176,53 +171,42 @@ def _chunked_log_normalizer(
     memory for any number of anchors, at 1.5 times the work.
     """
     anchors, candidates = tf.convert_to_tensor(anchors), tf.convert_to_tensor(candidates)
-    rows = tf.shape(anchors)[0]
+    count = tf.shape(anchors)[0]
 
-    def similarities(start: tf.Tensor, stop: tf.Tensor, a: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
-        return _similarities(a[start:stop], c, own[start:stop], temperature)
+    def similarities(part: slice, a: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
+        return _similarities(a[part], c, own[part], temperature)
+
+    def by_chunk(work: Callable[..., tuple], *state: tf.Tensor) -> Sequence[tf.Tensor]:
+        """Calls work(slice, rows [n, 1], *state) -> state for the chunks, one after another."""
+
+        def step(start: tf.Tensor, *state: tf.Tensor) -> tuple:
+            stop = tf.minimum(start + chunk, count)
+            return stop, *work(slice(start, stop), tf.range(start, stop)[:, None], *state)
+
+        unfinished = lambda start, *_: start < count  # noqa: E731
+        # More iterations at a time would hold several chunks in memory.
+        return tf.while_loop(unfinished, step, (0, *state), parallel_iterations=1)[1:]
 
     @tf.custom_gradient
     def normalizer(a: tf.Tensor, c: tf.Tensor) -> Any:
-        def forward(start: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            stop = tf.minimum(start + chunk, rows)
-            part = tf.reduce_logsumexp(similarities(start, stop, a, c), axis=1)
-            return stop, _put(sums, start, part)
+        def forward(part: slice, rows: tf.Tensor, sums: tf.Tensor) -> tuple:
+            found = tf.reduce_logsumexp(similarities(part, a, c), axis=1)
+            return (tf.tensor_scatter_nd_update(sums, rows, found),)
 
-        log_sums = _loop(forward, rows, tf.zeros(rows, a.dtype))[0]
+        (log_sums,) = by_chunk(forward, tf.zeros(count, a.dtype))
 
-        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            def backward(
-                start: tf.Tensor, to_a: tf.Tensor, to_c: tf.Tensor
-            ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-                stop = tf.minimum(start + chunk, rows)
-                weights = tf.exp(similarities(start, stop, a, c) - log_sums[start:stop, None])
-                weights *= upstream[start:stop, None] * (1.0 / temperature)
-                to_c += tf.matmul(weights, a[start:stop], transpose_a=True)
-                return stop, _put(to_a, start, tf.matmul(weights, c)), to_c
+        def gradient(upstream: tf.Tensor) -> Sequence[tf.Tensor]:
+            def backward(part: slice, rows: tf.Tensor, to_a: tf.Tensor, to_c: tf.Tensor) -> tuple:
+                weights = tf.exp(similarities(part, a, c) - log_sums[part, None])
+                weights *= upstream[part, None] * (1.0 / temperature)
+                to_c += tf.matmul(weights, a[part], transpose_a=True)
+                return tf.tensor_scatter_nd_update(to_a, rows, tf.matmul(weights, c)), to_c
 
-            to_a, to_c = _loop(backward, rows, tf.zeros_like(a), tf.zeros_like(c))
-            return to_a, to_c
+            return by_chunk(backward, tf.zeros_like(a), tf.zeros_like(c))
 
         return log_sums, gradient
 
     return normalizer(anchors, candidates)
-
-
-def _put(whole: tf.Tensor, start: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    """The whole with some of its rows replaced by a part."""
-    rows = start + tf.range(tf.shape(part)[0])
-    return tf.tensor_scatter_nd_update(whole, rows[:, None], part)
-
-
-def _loop(step: Any, rows: tf.Tensor, *state: tf.Tensor) -> list[tf.Tensor]:
-    """Runs step(start, *state) -> (next start, *state) over all rows, one at a time."""
-    results = tf.while_loop(
-        lambda start, *_: start < rows,
-        step,
-        [tf.constant(0), *state],
-        parallel_iterations=1,  # more would hold several chunks in memory
-    )
-    return list(results[1:])
 
 
 def _pair(first: tf.Tensor, second: tf.Tensor, temperature: float) -> list[tf.Tensor]:
@@ -279,11 +263,9 @@ def mc_infonce(
     total = tf.shape(direction_1)[0]
     anchors, partners = _columns(first_row, total if rows is None else rows, total)
     sizes = [min(chunk, num_samples - start) for start in range(0, num_samples, chunk)]
-    log_p = [
-        _log_probability(part, anchors, partners, temperature)
-        for part in tf.split(samples, sizes, axis=0)
-    ]
-    log_p = tf.concat(log_p, axis=0)  # [num_samples, 2 * rows]
+    parts = tf.split(samples, sizes, axis=0)
+    found = [_log_probability(part, anchors, partners, temperature) for part in parts]
+    log_p = tf.concat(found, axis=0)  # [num_samples, 2 * rows]
     if aggregation == "mean_log":
         return -tf.reduce_mean(log_p)
     over_samples = tf.reduce_logsumexp(log_p, axis=0) - tf.math.log(float(num_samples))

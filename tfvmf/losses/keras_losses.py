@@ -94,20 +94,14 @@ class MCInfoNCE(_TwoViewLoss):
         seed: int | None = None,
         name: str = "mc_infonce",
     ) -> None:
-        super().__init__(
-            name=name, temperature=temperature, num_samples=num_samples, aggregation=aggregation
-        )
-        self.seed = seed
+        settings = {"num_samples": num_samples, "aggregation": aggregation, "seed": seed}
+        super().__init__(name=name, temperature=temperature, **settings)
         self._seeds = keras.random.SeedGenerator(seed)
 
     def call(self, y_true: Any, y_pred: Any) -> tf.Tensor:
         """The loss of directions and concentrations of both views."""
         seed = tf.bitcast(tf.cast(self._seeds.next(), tf.uint32), tf.int32)
-        return mc_infonce(*_view(y_true), *_view(y_pred), seed=seed, **self._settings)
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments for `from_config`."""
-        return {**super().get_config(), "seed": self.seed}
+        return mc_infonce(*_view(y_true), *_view(y_pred), **{**self._settings, "seed": seed})
 
 
 def _view(outputs: Any) -> tuple[tf.Tensor, tf.Tensor]:

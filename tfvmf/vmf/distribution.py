@@ -49,28 +49,56 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
         along = special.resultant_slope(kappa64, dim)
         across = (gap * (1.0 + ratio) - along) / (dim - 1.0)
         outer = mu[..., :, tf.newaxis] * mu[..., tf.newaxis, :]
-        scales = tf.cast(tf.stack([along - across, across]), self.dtype)[
-            ..., tf.newaxis, tf.newaxis
-        ]
-        return scales[0] * outer + scales[1] * tf.eye(tf.shape(mu)[-1], dtype=self.dtype)
+        scales = (tf.cast(scale, self.dtype) for scale in (along - across, across))
+        more, across = (scale[..., tf.newaxis, tf.newaxis] for scale in scales)
+        return more * outer + across * tf.eye(tf.shape(mu)[-1], dtype=self.dtype)
 
     def _entropy(self) -> tf.Tensor:
         _, kappa, dim = self._tensors()
         return tf.broadcast_to(functions.entropy(kappa, dim), self.batch_shape_tensor())
 
     def _sample_n(self, n: Any, seed: Any = None) -> tf.Tensor:
-        """[n, ..., d]: the angle to mu by inversion, the rest uniform around mu."""
+        """[n, ..., d]: the angle to mu by inversion, the rest uniform around mu.
+
+        With t = mu.x, a change of kappa moves x along its meridian by dt = (1 - t^2) w dkappa (see
+        `marginal`), and a change of mu by dmu moves it by dx = t dmu - (x.dmu) mu. Both are smooth
+        for every mu, although the reflection that places x is not.
+        """
         mu, kappa, dim = self._tensors()
-        batch = self.batch_shape_tensor()
-        dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
-        size = tf.shape(mu)[-1]
         one_kappa = kappa.shape.num_elements() == 1
-        mu = tf.broadcast_to(tf.cast(mu, dtype), tf.concat([batch, [size]], axis=0))
-        kappa = tf.broadcast_to(tf.cast(kappa, dtype), batch)
-        samples = _sample(
-            tf.reshape(mu, [-1, size]), tf.reshape(kappa, [-1]), dim, n, one_kappa, seed
+        dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
+        batch, size = self.batch_shape_tensor(), tf.shape(mu)[-1]
+        shape, count = tf.concat([batch, [size]], axis=0), tf.reduce_prod(batch)
+        mu = tf.reshape(tf.broadcast_to(tf.cast(mu, dtype), shape), [count, size])
+        kappa = tf.reshape(tf.broadcast_to(tf.cast(kappa, dtype), batch), [count])
+
+        angle_seed, radius_seed, turn_seed = tfp.random.split_seed(seed, n=3, salt="tfvmf_vmf")
+        uniform = tf.random.stateless_uniform(
+            [1, n * count] if one_kappa else [count, n], seed=angle_seed, dtype=tf.float64
         )
-        return tf.cast(tf.reshape(samples, tf.concat([[n], batch, [size]], axis=0)), self.dtype)
+        noise = _normal(n, count, size - 1, (radius_seed, turn_seed), dtype)
+
+        @tf.custom_gradient
+        def place(mu: tf.Tensor, kappa: tf.Tensor) -> Any:
+            table_kappa = tf.cast(kappa[:1] if one_kappa else kappa, tf.float64)
+            angles = draw_angles(uniform, table_kappa, dim)
+            y, w = (tf.reshape(tf.transpose(values), [n, count]) for values in angles)
+            cosine = tf.cast(1.0 - 2.0 * y, dtype)
+            x = _around(mu, cosine, tf.cast(2.0 * tf.sqrt(y * (1.0 - y)), dtype), noise)
+
+            def gradient(d_x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                along_mu, along_x = _sum(d_x * mu), _sum(d_x * x)
+                d_mu = tf.reduce_sum(cosine[..., tf.newaxis] * d_x, axis=0)
+                d_mu -= tf.reduce_sum(along_mu[..., tf.newaxis] * x, axis=0)
+                d_kappa = tf.reduce_sum((along_mu - cosine * along_x) * tf.cast(w, dtype), axis=0)
+                once = "samples have first derivatives only"
+                prevent = functools.partial(tf.raw_ops.PreventGradient, message=once)
+                return prevent(input=d_mu), prevent(input=d_kappa)
+
+            return x, gradient
+
+        samples = place(mu, kappa)
+        return tf.cast(tf.reshape(samples, tf.concat([[n], shape], axis=0)), self.dtype)
 
     def _tensors(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """mu, kappa, and the dimension in float64."""
@@ -105,45 +133,6 @@ def _kl_vmf_vmf(a: VonMisesFisher, b: VonMisesFisher, name: str | None = None) -
         return functions.kl_divergence(
             a.mean_direction, a.concentration, b.mean_direction, b.concentration
         )
-
-
-def _sample(
-    mu: tf.Tensor, kappa: tf.Tensor, dim: tf.Tensor, n: Any, one_kappa: bool, seed: Any
-) -> tf.Tensor:
-    """Draws n samples for each of K directions, [n, K, d].
-
-    With t = mu.x, a change of kappa moves x along its meridian by dt = (1 - t^2) w dkappa (see
-    `marginal`), and a change of mu by dmu moves it by dx = t dmu - (x.dmu) mu. Both are smooth for
-    every mu, although the reflection that places x is not. `one_kappa`: all kappas are equal.
-    """
-    angle_seed, radius_seed, turn_seed = tfp.random.split_seed(seed, n=3, salt="tfvmf_vmf")
-    count = tf.shape(mu)[0]
-    uniform = tf.random.stateless_uniform(
-        [1, n * count] if one_kappa else [count, n], seed=angle_seed, dtype=tf.float64
-    )
-    noise = _normal(n, count, tf.shape(mu)[-1] - 1, (radius_seed, turn_seed), mu.dtype)
-
-    @tf.custom_gradient
-    def place(mu: tf.Tensor, kappa: tf.Tensor) -> Any:
-        table_kappa = tf.cast(kappa[:1] if one_kappa else kappa, tf.float64)
-        angles = draw_angles(uniform, table_kappa, dim)
-        y, w = (tf.reshape(tf.transpose(values), [n, count]) for values in angles)
-        cosine = tf.cast(1.0 - 2.0 * y, mu.dtype)
-        sine = tf.cast(2.0 * tf.sqrt(y * (1.0 - y)), mu.dtype)
-        x = _around(mu, cosine, sine, noise)
-
-        def gradient(d_x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            along_mu, along_x = _sum(d_x * mu), _sum(d_x * x)
-            d_mu = tf.reduce_sum(cosine[..., tf.newaxis] * d_x, axis=0)
-            d_mu -= tf.reduce_sum(along_mu[..., tf.newaxis] * x, axis=0)
-            d_kappa = tf.reduce_sum((along_mu - cosine * along_x) * tf.cast(w, mu.dtype), axis=0)
-            once = "samples have first derivatives only"
-            prevent = functools.partial(tf.raw_ops.PreventGradient, message=once)
-            return prevent(input=d_mu), prevent(input=d_kappa)
-
-        return x, gradient
-
-    return place(mu, kappa)
 
 
 def _around(mu: tf.Tensor, cosine: tf.Tensor, sine: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:

@@ -26,7 +26,6 @@ _NEWTON_STEPS = 3
 # than a Gaussian; on the other side more slowly, like exp(-x^2/4) in these units at d = 3.
 _REACH_LEFT, _REACH_RIGHT = 8.5, 12.0
 
-
 # Gauss-Legendre nodes and weights on [0, 1], and nodal values -> coefficients of x^0..x^5.
 _X, _WEIGHTS = (np.polynomial.legendre.leggauss(_NODES) + np.array([[1.0], [0.0]])) / 2.0
 _TO_INTEGRAL = np.linalg.inv(np.vander(_X, increasing=True)).T / np.arange(1, _NODES + 1)

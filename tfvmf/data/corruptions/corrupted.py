@@ -42,14 +42,11 @@ def open_corrupted(
 
     Images with one native size (CIFAR-10: 32 x 32) are corrupted at that size and then enlarged
     to the source's, as CIFAR-10-C would be. Photographs of any size are corrupted at the source's
-    size.
+    size. A subset has the pixels of the whole set.
 
-    Args:
-        source: The clean images, or a subset, which has the pixels of the whole set.
-        kind: `generate`, or `tfds` for the data set cifar10_corrupted.
-        directory: Directory of files as in CIFAR-10-C, used if given: for each corruption
-            `NAME.npy`, uint8 [5 N, H, H, 3], severity after severity.
-        load: Opens a source by name and split, for `tfds`.
+    `kind` is `generate`, or `tfds` for the data set cifar10_corrupted, which `load` opens by name
+    and split. If a `directory` is given, its files are used instead, as in CIFAR-10-C: for each
+    corruption `NAME.npy`, uint8 [5 N, H, H, 3], severity after severity.
     """
     if kind not in KINDS:
         raise UserError(f"corruptions={kind} is unknown: use one of {', '.join(KINDS)}")
