@@ -12,7 +12,8 @@ from PIL import Image, ImageDraw, ImageFont
 from tfvmf.files import replacing
 
 TILE = 112  # pixels
-_GAP = 6  # pixels between tiles
+_GAP = 6  # pixels between tiles of a row
+_SPACE = 16  # pixels between a caption and the next row, so that it belongs to the tile above it
 _LINE = 14  # height of a caption line
 _HEAD = 28  # height of a heading, and of the title
 _TEXT, _TITLE = 11, 15  # font sizes
@@ -40,7 +41,7 @@ def write_sheet(blocks: Sequence[Block], path: str | os.PathLike[str], *, title:
     text, large = (ImageFont.truetype(face, size) for size in (_TEXT, _TITLE))
     blocks = [block for block in blocks if block.pictures]
     first = _HEAD * (2 if title else 1)
-    height = TILE + _GAP + 3 * _LINE
+    height = TILE + 3 * _LINE + _SPACE
     rows = max(-(-len(block.pictures) // block.columns) for block in blocks)
     widths = [block.columns * (TILE + _GAP) + 2 * _GAP for block in blocks]
     sheet = Image.new("RGB", (sum(widths), first + rows * height), "white")
@@ -53,8 +54,9 @@ def write_sheet(blocks: Sequence[Block], path: str | os.PathLike[str], *, title:
             x = left + place % block.columns * (TILE + _GAP)
             y = first + place // block.columns * height
             sheet.paste(_tile(picture.pixels), (x, y))
-            for line, words in enumerate((*_lines(picture.file, text), picture.note)):
-                color = "gray" if line == 2 else "black"
+            names = [line for line in _lines(picture.file, text) if line]
+            colors = ["black"] * len(names) + ["gray"]
+            for line, (words, color) in enumerate(zip((*names, picture.note), colors, strict=True)):
                 pen.text((x, y + TILE + line * _LINE), words, fill=color, font=text)
         left += width
     with replacing(pathlib.Path(path).expanduser()) as file:
