@@ -268,7 +268,7 @@ def test_a_narrow_screen_needs_no_scrolling_sideways(page):
 
 def test_numbers_are_not_wrong_names(browser, tmp_path):
     """Labels 0 and 1 of data without class names say nothing of the classes cat and dog."""
-    path, columns = write_embedded(tmp_path, 30)
+    path, _ = write_embedded(tmp_path, 30)
     for labels, compared in ((["0", "1"] * 15, False), (["cat", "7"] * 15, True)):
         found = pq.read_table(path)
         place = found.schema.get_field_index("label")
