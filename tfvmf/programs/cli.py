@@ -273,7 +273,8 @@ def _parse(values: flags.FlagValues, argv: list[str], program: Any) -> None:
         raise UserError(f"--config: the file has unknown settings: {', '.join(extra)}")
     for name in getattr(program, "REQUIRED", ()):
         if not values[name].value:
-            raise UserError(f"--{name} is missing: {values[name].help}")
+            what = values[name].help.removesuffix("; required")
+            raise UserError(f"--{name} is missing: {what}")
 
 
 def _with_flag(values: flags.FlagValues, message: str) -> str:
@@ -335,7 +336,10 @@ def _help(program: Any, values: flags.FlagValues, *, full: bool) -> str:
         flag = values[name]
         told = name != "config" and flag.default not in (None, "", False, [])
         lines.append(f"  --[no]{name}" if flag.boolean else f"  --{name}")
-        lines += wrap((flag.help or "") + (f" (default: {flag.default})" if told else ""))
+        text, *rest = (flag.help or "").split("\n")
+        lines += wrap(text + (f" (default: {flag.default})" if told else ""))
+        for each in rest:  # a line for each value
+            lines += wrap(f"  {each}", subsequent_indent=" " * 10)
     if "config" in values:
         lines += ["", "Configs, --config=NAME:"]
         for name in config_names():
