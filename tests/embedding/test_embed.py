@@ -301,7 +301,7 @@ def test_mistakes_cost_no_model(model, folder, tmp_path, monkeypatch):
         (folder, "no/such/folder/out.npz", "existing folder"),
         (folder, "taken.csv", "output="),
         (folder, "out.npz", r"output=.*out\.npz: .*out\.npz\.parts cannot be written"),
-        ("/no/such/folder", "out.csv", "unknown source"),
+        ("/no/such/folder", "out.csv", "unknown source; there is no such file or folder"),
         ("folder:/no/such/folder", "out.csv", "no such folder"),
         (tmp_path / "taken.csv", "out.csv", "no images"),
     ]:
