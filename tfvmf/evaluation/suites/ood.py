@@ -293,7 +293,7 @@ def draw(
             ylabel="share of foreign images flagged",
             title="ROC curves; AUROC in the legend",
         )
-        roc.legend(fontsize=7, loc="best", frameon=True, edgecolor="none")
+        roc.legend(fontsize=7, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2)
         names = f"{short_name(inside)} (familiar, blue) and {short_name(outside)} (foreign, orange)"
         figure.suptitle(names, x=0.08, ha="left", fontsize=10)
 
