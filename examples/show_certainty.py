@@ -51,7 +51,8 @@ def write_images(data_dir: str) -> None:
             ]
         )
     )
-    np.savez_compressed(IMAGES, images=source.take(rows), labels=labels[rows], rows=rows)
+    named = {"labels": labels[rows], "class_names": CLASSES}  # TFDS may have numbers only
+    np.savez_compressed(IMAGES, images=source.take(rows), rows=rows, **named)
 
 
 def read_images() -> tuple[np.ndarray, np.ndarray]:

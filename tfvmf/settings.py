@@ -56,13 +56,14 @@ class Setting:
     def check(self, key: str, value: Any) -> None:
         """Raises UserError if `value` is invalid; `key` is the setting's dotted name."""
         kind, problem = type(self.default), ""
+        limit = 1e15 if kind is float else 2**31
         # Negated comparisons also reject NaN. Larger numbers would overflow when scaled.
         if type(value) is not kind and not (kind is float and type(value) is int):
             problem = f"is of the wrong type: expected {kind.__name__}"
         elif kind is str and "\0" in value:
             raise UserError(f"--config.{key} holds a NUL character: expected text")
-        elif kind is not str and not abs(value) < (1e15 if kind is float else 2**31):
-            problem = "is not a number that can be meant"
+        elif kind is not str and not abs(value) < limit:
+            problem = f"must be a finite number below {limit:,.0f}"
         elif self.choices and value not in self.choices:
             problem = f"is unknown: use one of {', '.join(self.choices)}"
         elif self.low is not None and not value >= self.low:

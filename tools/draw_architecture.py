@@ -1,10 +1,10 @@
-"""Draws docs/architecture.png and writes the table of rooms into docs/architecture.md.
+"""Draws docs/architecture.png and writes the table of packages into docs/architecture.md.
 
     .venv/bin/python -m tools.draw_architecture
 
 Both are made from what the modules of tfvmf really import (grimp, which import-linter brings), from
-the layers in pyproject.toml and from the first line of each room's docstring. A test compares the
-page with `table()`: run this after a room has learned of another one.
+the layers in pyproject.toml and from the first line of each package's docstring. A test compares
+the page with `table()`: run this after a package imports another one for the first time.
 """
 
 import ast
@@ -29,7 +29,7 @@ Imports = dict[str, set[str]]
 
 
 def layers() -> list[list[str]]:
-    """The rooms by layer, the highest first, as import-linter holds them."""
+    """The packages by layer, the highest first, as import-linter holds them."""
     with open(ROOT / "pyproject.toml", "rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     (found,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
@@ -37,7 +37,7 @@ def layers() -> list[list[str]]:
 
 
 def imports() -> Imports:
-    """Which room imports which; a room is a package or a module directly below tfvmf."""
+    """Which package imports which; single modules directly below tfvmf count as packages."""
     graph = grimp.build_graph("tfvmf", cache_dir=None)
     outside = {"tfvmf", "tfvmf.__main__"}
     rooms = sorted(graph.find_children("tfvmf") - outside)
@@ -50,7 +50,7 @@ def imports() -> Imports:
 
 
 def path_of(room: str) -> pathlib.Path:
-    """The file that says what a room is."""
+    """The file that says what a package is."""
     directory = ROOT / "tfvmf" / room
     return directory / "__init__.py" if directory.is_dir() else directory.with_suffix(".py")
 
@@ -61,15 +61,15 @@ def is_package(room: str) -> bool:
 
 
 def purpose(room: str) -> str:
-    """The first line of a room's docstring."""
+    """The first line of a package's docstring."""
     return (ast.get_docstring(ast.parse(path_of(room).read_text())) or "").partition("\n")[0]
 
 
 def table() -> str:
-    """Every room, what it is and what it imports, as Markdown, from the highest layer down."""
+    """Every package, what it is and what it imports, as Markdown, from the highest layer down."""
     order = [room for layer in layers() for room in layer]
     found = imports()
-    lines = ["| room | what it is | imports |", "| --- | --- | --- |"]
+    lines = ["| package | what it is | imports |", "| --- | --- | --- |"]
     for room in sorted(found, key=lambda room: (not is_package(room), order.index(room))):
         names = ", ".join(sorted(found[room], key=order.index)) or "-"
         lines.append(f"| `{room}` | {purpose(room)} | {names} |")

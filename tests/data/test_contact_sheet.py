@@ -37,6 +37,15 @@ def test_the_sheet(tmp_path):
         assert not below[:, left + TILE : left + TILE + _GAP].any()
 
 
+def test_a_caption_is_closer_to_its_own_picture_than_to_the_next(tmp_path):
+    pixels = np.full((TILE, TILE, 3), 200, np.uint8)
+    write_sheet([Block("", [Picture(pixels, "a.png", "note")] * 2, 1)], tmp_path / "sheet.png")
+    below = drawn(tmp_path / "sheet.png")[_HEAD + TILE :, _GAP : _GAP + TILE]
+    until = np.flatnonzero((below == 200).all(axis=(1, 2)))[0]  # the next picture
+    written = np.flatnonzero((below[:until] != 255).any(axis=(1, 2)))
+    assert written[0] < until - written[-1]
+
+
 def test_small_images_are_enlarged_by_whole_pixels_and_large_ones_fit(tmp_path):
     images = np.random.default_rng(0).integers(256, size=(2, 32, 32, 3), dtype=np.uint8)
     large = np.full((300, 300, 3), 50, np.uint8)

@@ -301,7 +301,7 @@ def test_mistakes_cost_no_model(model, folder, tmp_path, monkeypatch):
         (folder, "no/such/folder/out.npz", "existing folder"),
         (folder, "taken.csv", "output="),
         (folder, "out.npz", r"output=.*out\.npz: .*out\.npz\.parts cannot be written"),
-        ("/no/such/folder", "out.csv", "unknown source"),
+        ("/no/such/folder", "out.csv", "unknown source; there is no such file or folder"),
         ("folder:/no/such/folder", "out.csv", "no such folder"),
         (tmp_path / "taken.csv", "out.csv", "no images"),
     ]:
@@ -362,6 +362,11 @@ def test_drift_has_few_false_alarms_and_sees_a_shift(images, rng):
     assert np.mean([drift.p_value < local.DRIFT for drift in shifted]) >= 0.95
     assert np.mean([drift.below for drift in calm]) == pytest.approx(0.05, abs=0.015)
     assert "do NOT look like" in str(shifted[0])
+    assert str(shifted[0]).endswith("expected 5.0%")
+    surer, card = ranked(rng.normal(loc=2.0, size=5000), rng.normal(size=200))
+    training = str(local.measure_drift(surer, surer > 0.05, card))
+    assert "do NOT look like" in training
+    assert training.endswith("expected 5.0% (so few is usual for training images)")
     assert str(calm[0]).endswith("expected 5.0%")
 
 

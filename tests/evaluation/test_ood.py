@@ -22,6 +22,7 @@ from tfvmf.evaluation.suites.ood import (
     file_name,
     foreign_sources,
     mahalanobis,
+    short_name,
     table,
     title,
 )
@@ -243,3 +244,15 @@ def test_a_foreign_folder_without_splits_is_taken_whole(tmp_path):
     options = evaluation.Options(ood_sources=(f"folder:{tmp_path}", "digits"))
     found = foreign_sources(subject, options)
     assert [source.size for source in found.values()] == [30, 400]
+
+
+@pytest.mark.parametrize(
+    ("spec", "shown"),
+    [
+        ("cifar100", "cifar100"),
+        ("npz:examples/cifar10_test_300.npz", ".../cifar10_test_300.npz"),
+        ("folder:/a_name_that_alone_is_too_long/", "...e_that_alone_is_too_long/"),
+    ],
+)
+def test_a_long_path_is_cut_between_names(spec, shown):
+    assert short_name(spec) == shown

@@ -16,7 +16,7 @@ from helpers.commands import ROOT, run_before_tensorflow
 from helpers.untrained import make_run
 
 import tfvmf
-from tfvmf import data, methods, posthoc, serving, training
+from tfvmf import data, evaluation, methods, posthoc, serving, training
 from tfvmf.config import declared
 from tfvmf.embedding import local
 from tfvmf.programs import VERBS, cli, main
@@ -45,8 +45,10 @@ MISTAKES = [
     (["train", "--config.optimizer.learning_rat=1"], "--config.optimizer.learning_rate"),
     (["train", "--config.learning_rate=1"], "did you mean --config.optimizer.learning_rate?"),
     (["train", "--config.nonsense=1"], "nonsense"),
-    (["train", "--config.batch_size=many"], "batch_size"),
-    (["train", "--config.optimizer.learning_rate=fast"], "learning_rate"),
+    (["train", "--config.batch_size=many"], "--config.batch_size=many: expected a whole number ("),
+    (["train", "--config.optimizer.learning_rate=fast"], "=fast: expected a number ("),
+    (["train", "--force_config=maybe"], "--force_config=maybe: expected true or false ("),
+    (["train", "--ensemble=two"], "--ensemble=two: expected a whole number ("),
     (["train", "--logical_devices=-1"], "logical_devices"),
     (["train", "digits", "cifar10"], "'cifar10': expected DATA"),
     (["train", "--data=digits", "cifar10"], "'cifar10'"),
@@ -72,7 +74,7 @@ MISTAKES = [
     (["evaluate", "--score=dropout", "--num_passes=0"], "num_passes"),
     (["evaluate", "a", "digits", "b"], "'b': expected MODEL DATA"),
     (["evaluate", "runs/a", "--workdir=runs/b"], "--workdir=runs/b"),
-    (["export"], "--output"),
+    (["export"], "--output is missing: a directory for the versions of the model"),
     (["export", "--output_dir=x"], "did you mean --output?"),
     (["export", "--output=models", "--alpha=2"], "alpha"),
     (["export", "--output=models", "--alpha=much"], "alpha"),
@@ -135,6 +137,12 @@ def test_help_lists_the_verbs_and_each_has_help_of_its_own(answers):
             assert f"--{flag}" in output_of_verb or f"--[no]{flag}" in output_of_verb
         assert answers[verb, "--version"] == (0, f"tfvmf {tfvmf.__version__}\n", "")
     assert answers["--version",] == (0, f"tfvmf {tfvmf.__version__}\n", "")
+
+
+def test_help_of_evaluate_has_a_line_for_each_suite(answers):
+    told = answers["evaluate", "--help"][1]
+    for name, suite in evaluation.SUITES.items():
+        assert re.search(rf"^ {{8}}{name} +{re.escape(suite.question[:40])}", told, re.MULTILINE)
 
 
 def test_help_of_train_names_configs_methods_and_settings(answers):

@@ -6,6 +6,7 @@ import shutil
 import time
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from helpers.embedded import write_embedded
 
@@ -263,6 +264,19 @@ def test_a_narrow_screen_needs_no_scrolling_sideways(page):
         "!(e.textContent.trim() || e.ariaLabel || e.labels && e.labels.length)).map((e) => e.id)"
     )
     assert page.execute_script(script) == []
+
+
+def test_numbers_are_not_wrong_names(browser, tmp_path):
+    """Labels 0 and 1 of data without class names say nothing of the classes cat and dog."""
+    path, _ = write_embedded(tmp_path, 30)
+    for labels, compared in ((["0", "1"] * 15, False), (["cat", "7"] * 15, True)):
+        found = pq.read_table(path)
+        place = found.schema.get_field_index("label")
+        pq.write_table(found.set_column(place, "label", [labels]), path)
+        browser.get(explore(path, tmp_path / "page.html").page.as_uri())
+        wait(lambda: browser.execute_script("return document.body.dataset.ready"), "not ready")
+        assert browser.find_element("id", "accuracy_tile").is_displayed() == compared
+        assert bool(browser.find_elements("css selector", ".wrong")) == compared
 
 
 def test_a_folder_shows_its_thumbnails(browser, tmp_path):

@@ -9,7 +9,7 @@ from helpers.states import assert_equal_weights, weights
 from helpers.tiny import tiny_config
 from PIL import Image
 
-from tfvmf import training
+from tfvmf import posthoc, training
 from tfvmf.data import load_source
 from tfvmf.errors import UserError
 from tfvmf.models import resnet
@@ -100,6 +100,16 @@ def test_the_reserve_is_kept_from_training_and_voting(reserve, count):
     assert f"{count} of 1,397 training images are kept" in inputs.image_inputs(config).notes[0]
     other = training.load_reserve(tiny_config(**{"data.reserve": reserve, "seed": 7}))
     np.testing.assert_array_equal(other.indices, kept.indices)
+
+
+def test_a_reserve_too_small_to_calibrate_on_is_refused_before_training(rng):
+    """Not after it: 25 images are the fewest on which `posthoc` can calibrate alpha = 0.05."""
+    with pytest.raises(UserError, match=r"--config\.data\.reserve=24 keeps 24 .*25 or more"):
+        inputs.image_inputs(tiny_config(**{"data.reserve": 24.0}))
+    inputs.image_inputs(tiny_config(**{"data.reserve": 25.0}))
+    posthoc.Decision.fit(rng.normal(size=25), rng.normal(size=25))
+    with pytest.raises(UserError, match="no image could be rejected"):
+        posthoc.Decision.fit(rng.normal(size=24), rng.normal(size=24))
 
 
 def test_a_reserve_leaves_images_to_train_on():

@@ -12,7 +12,8 @@ from PIL import Image, ImageDraw, ImageFont
 from tfvmf.files import replacing
 
 TILE = 112  # pixels
-_GAP = 6  # pixels between tiles
+_GAP = 6  # pixels between tiles of a row
+_SPACE = 16  # pixels between a caption and the next row, so that it belongs to the tile above it
 _LINE = 14  # height of a caption line
 _HEAD = 28  # height of a heading, and of the title
 _TEXT, _TITLE = 11, 15  # font sizes
@@ -39,22 +40,22 @@ def write_sheet(blocks: Sequence[Block], path: str | os.PathLike[str], *, title:
     face = pathlib.Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
     text, large = (ImageFont.truetype(face, size) for size in (_TEXT, _TITLE))
     blocks = [block for block in blocks if block.pictures]
-    first = _HEAD * (2 if title else 1)
-    height = TILE + _GAP + 3 * _LINE
+    captions = [[_caption(picture, text) for picture in block.pictures] for block in blocks]
+    lines = max(len(caption) for texts in captions for caption in texts)
+    first, height = _HEAD * (2 if title else 1), TILE + lines * _LINE + _SPACE
     rows = max(-(-len(block.pictures) // block.columns) for block in blocks)
     widths = [block.columns * (TILE + _GAP) + 2 * _GAP for block in blocks]
     sheet = Image.new("RGB", (sum(widths), first + rows * height), "white")
     pen = ImageDraw.Draw(sheet)
     pen.text((_GAP, _GAP), title, fill="black", font=large)
     left = _GAP
-    for block, width in zip(blocks, widths, strict=True):
+    for block, texts, width in zip(blocks, captions, widths, strict=True):
         pen.text((left, first - _HEAD + _GAP), block.heading, fill="black", font=large)
-        for place, picture in enumerate(block.pictures):
+        for place, (picture, caption) in enumerate(zip(block.pictures, texts, strict=True)):
             x = left + place % block.columns * (TILE + _GAP)
             y = first + place // block.columns * height
             sheet.paste(_tile(picture.pixels), (x, y))
-            for line, words in enumerate((*_lines(picture.file, text), picture.note)):
-                color = "gray" if line == 2 else "black"
+            for line, (words, color) in enumerate(caption):
                 pen.text((x, y + TILE + line * _LINE), words, fill=color, font=text)
         left += width
     with replacing(pathlib.Path(path).expanduser()) as file:
@@ -69,14 +70,16 @@ def _tile(pixels: np.ndarray) -> Image.Image:
     return image.resize((zoom * image.width, zoom * image.height), Image.Resampling.NEAREST)
 
 
-def _lines(file: str, font: ImageFont.FreeTypeFont) -> tuple[str, str]:
-    """The last part of a path on two lines of a tile's width; the middle is cut if too long."""
-    name = "".join(each if each.isprintable() else "\ufffd" for each in file.rsplit("/", 1)[-1])
+def _caption(picture: Picture, font: ImageFont.FreeTypeFont) -> list[tuple[str, str]]:
+    """Lines and their colors: the last part of the path, on one line or two, and the note."""
+    file = picture.file.rsplit("/", 1)[-1]
+    name = "".join(each if each.isprintable() else "\ufffd" for each in file)
     first = _fitting(name, font)
     rest = name[len(first) :]
     if len(last := _fitting(rest[::-1], font)[::-1]) < len(rest):
-        last = f"\u2026{last[2:]}"
-    return first, last
+        last = f"\u2026{last[2:]}"  # the middle is cut if the name is too long
+    lines = [(first, "black"), (last, "black"), (picture.note, "gray")]
+    return [line for line in lines if line[0]]
 
 
 def _fitting(text: str, font: ImageFont.FreeTypeFont) -> str:

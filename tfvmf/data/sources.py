@@ -129,4 +129,6 @@ def parse(spec: str | os.PathLike[str]) -> tuple[str, str, str]:
     elif close := difflib.get_close_matches(scheme, list(SOURCES), n=1):
         meant = spec.replace(scheme, close[0], 1)
     advice = f"did you mean '{meant}'?" if meant else tfds_source.KNOWN
+    if not meant and spec.startswith(("/", "./", "../", "~")):
+        advice = f"there is no such file or folder; {advice}"
     raise UserError(f"'{spec}': unknown source; {advice}")

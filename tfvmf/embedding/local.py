@@ -66,9 +66,12 @@ class Drift:
     def __str__(self) -> str:
         seen = "look" if self.p_value >= DRIFT else "do NOT look"
         expected = "" if self.alpha is None else f", expected {self.alpha:.1%}"
+        # The model is more certain of the images that it was trained on.
+        few = self.p_value < DRIFT and self.alpha is not None and self.below < self.alpha
         return (
             f"confidences {seen} like in-distribution images: Kolmogorov-Smirnov "
             f"p = {self.p_value:.2g}; rejected {self.below:.1%}{expected}"
+            + (" (so few is usual for training images)" if few else "")
         )
 
 

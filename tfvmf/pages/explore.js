@@ -4,7 +4,10 @@ const $ = (id) => document.getElementById(id);
 const V = JSON.parse($("values").textContent);
 const TITLES = { concentration: "certainty (kappa)", familiarity: "familiarity", confidence: "confidence", class_probability: "class probability" };
 const N = V.rows, ROWS = d3.range(N), SCORES = Object.keys(TITLES).filter((name) => name in V.scores);
-const CONFIDENCE = V.scores.confidence, BOTH = V.label && V.class;
+// A label that is a number says nothing about a class that has a name.
+const numbered = (column) => column.every((number) => number < 0 || /^\d+$/.test(V.classes[number]));
+const BOTH = V.label && V.class && numbered(V.label) === numbered(V.class);
+const CONFIDENCE = V.scores.confidence;
 const known = (row) => V.label[row] >= 0 && V.class[row] >= 0;
 const correct = (row) => V.label[row] === V.class[row];
 const accepts = (row) => CONFIDENCE[row] > state.alpha;

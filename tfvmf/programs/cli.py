@@ -51,6 +51,12 @@ _DEFINE: dict[type, Callable[..., Any]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
 }
+# What Python and absl say of a value of the wrong type, and what a user reads instead.
+_WRONG_TYPES = {
+    r"\('Non-boolean argument": "true or false",
+    r"invalid literal for int\(\)": "a whole number",
+    "could not convert string to float": "a number",
+}
 
 
 def define(program: Any, values: flags.FlagValues, argv: list[str]) -> None:
@@ -247,7 +253,10 @@ def _parse(values: flags.FlagValues, argv: list[str], program: Any) -> None:
     except flags.UnrecognizedFlagError as error:
         raise UserError(_unknown_flag(values, error.flagname)) from error
     except flags.Error as error:
-        raise UserError(f"{error} (--help lists the flags)") from error
+        said = str(error).removeprefix("flag ")
+        for pythonic, plain in _WRONG_TYPES.items():
+            said = re.sub(f"{pythonic}.*", f"expected {plain}", said, flags=re.DOTALL)
+        raise UserError(f"{said} (--help lists the flags)") from error
     free = [slot for slot in program.ARGUMENTS if not values[slot].present]
     for slot, value in zip(free, given, strict=False):
         setattr(values, slot, value)
@@ -264,7 +273,8 @@ def _parse(values: flags.FlagValues, argv: list[str], program: Any) -> None:
         raise UserError(f"--config: the file has unknown settings: {', '.join(extra)}")
     for name in getattr(program, "REQUIRED", ()):
         if not values[name].value:
-            raise UserError(f"--{name} is missing: {values[name].help}")
+            what = values[name].help.removesuffix("; required")
+            raise UserError(f"--{name} is missing: {what}")
 
 
 def _with_flag(values: flags.FlagValues, message: str) -> str:
@@ -326,7 +336,10 @@ def _help(program: Any, values: flags.FlagValues, *, full: bool) -> str:
         flag = values[name]
         told = name != "config" and flag.default not in (None, "", False, [])
         lines.append(f"  --[no]{name}" if flag.boolean else f"  --{name}")
-        lines += wrap((flag.help or "") + (f" (default: {flag.default})" if told else ""))
+        text, *rest = (flag.help or "").split("\n")
+        lines += wrap(text + (f" (default: {flag.default})" if told else ""))
+        for each in rest:  # a line for each value
+            lines += wrap(f"  {each}", subsequent_indent=" " * 10)
     if "config" in values:
         lines += ["", "Configs, --config=NAME:"]
         for name in config_names():

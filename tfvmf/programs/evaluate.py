@@ -29,7 +29,7 @@ from tfvmf.progress import printable
 from tfvmf.settings import MAX_PIXELS
 
 ARGUMENTS = ("model", "data")
-_ASKED = "; ".join(f"{name}: {suite.question}" for name, suite in evaluation.SUITES.items())
+_ASKED = "\n".join(f"{name:<15}{suite.question}" for name, suite in evaluation.SUITES.items())
 _SCORES = f"measures of uncertainty, separated by commas: {', '.join(evaluation.SCORES)}"
 FLAGS: cli.Flags = {
     "model": "a trained run, as --workdir, a shipped name, or the .keras file of an encoder",
@@ -39,7 +39,7 @@ FLAGS: cli.Flags = {
     "data_dir": "where TFDS finds prepared data sets, if not where the run found them",
     "max_images": "measure a sample of this many test images, in a directory of its own; 0: all",
     **dict.fromkeys(("checkpoint", "download", "max_pixels", "trust_model"), ""),
-    "suite": ("all", f"all, or some, separated by commas; {_ASKED}"),
+    "suite": ("all", f"all, or some of these, separated by commas\n{_ASKED}"),
     "score": ("", f"{_SCORES}; by default what the run has, kappa first"),
     "num_passes": (16, "forward passes of --score=dropout", 2),
     "num_views": (8, "views of --score=agreement and --suite=agreement", 2),

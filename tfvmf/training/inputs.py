@@ -26,6 +26,7 @@ from tfvmf.training.monitor import Monitor, evenly
 from tfvmf.training.step import views_of
 
 _MOST_BROKEN = 0.01  # share of all files; more suggests a problem other than a few bad files
+_LEAST_RESERVE = 25  # fewer do not give the 19 ranks that alpha = 0.05 needs (posthoc.Decision)
 _DRAWN_IMAGES, _DRAWN_VIEWS = 10, 8  # per contact sheet of views
 
 Sources = tuple[data.Source, data.Source, data.Source]
@@ -57,6 +58,12 @@ def image_inputs(config: ConfigDict, sources: Sources | None = None) -> Inputs:
     broken = {**source.broken, **bank.broken, **queries.broken}
     watched = {k: v for k, v in config.monitor.items() if k != "every_epochs"}
     notes, kept = [], _reserved(source)
+    if 0 < kept < _LEAST_RESERVE:
+        raise UserError(
+            f"--config.data.reserve={config.data.reserve:g} keeps {kept:,} of "
+            f"{source.size + kept:,} training images, too few to calibrate on: set it to "
+            f"{_LEAST_RESERVE} or more, or to 0 for a run without a decision"
+        )
     if source.divided and queries.divided and source.name == queries.name:
         everything = queries.size + source.size + kept
         notes.append(f"{queries.size:,} of {everything:,} images are held out for evaluation")

@@ -293,14 +293,15 @@ def draw(
             ylabel="share of foreign images flagged",
             title="ROC curves; AUROC in the legend",
         )
-        roc.legend(fontsize=7, loc="lower right", frameon=True, edgecolor="none")
+        roc.legend(fontsize=7, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2)
         names = f"{short_name(inside)} (familiar, blue) and {short_name(outside)} (foreign, orange)"
         figure.suptitle(names, x=0.08, ha="left", fontsize=10)
 
 
 def short_name(spec: str) -> str:
     """The end of a long path, which says more than its beginning."""
-    return spec if len(spec) <= 28 else f"...{spec[-25:]}"
+    end = spec[-25:]
+    return spec if len(spec) <= 28 else f"...{end[max(end.find('/', 0, -1), 0) :]}"
 
 
 def file_name(spec: str) -> str:
