@@ -20,7 +20,7 @@ def measure(subject: Subject, options: Options) -> Measured:
     rows: list[dict[str, Any]] = []
     for checkpoint in kept:
         at = subject.at(checkpoint)
-        results, _, _ = measure_corruption(at, options, corrupted)
+        results, _ = measure_corruption(at, options, corrupted)
         rows.append({"step": at.facts["step"], **{key: results[key] for key in MEANS}})
         mean = f"mean Spearman {results['mean_spearman']:+.3f}"
         print(f"step {at.facts['step']}: {verdict(results)}, {mean}", flush=True)
