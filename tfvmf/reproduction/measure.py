@@ -65,8 +65,7 @@ def controls(subject: Subject, options: Options) -> dict[str, Any]:
     probe = linear_probe(subject)
 
     def softmax(outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        logits = tf.matmul(outputs["features"], probe.weights) + probe.bias
-        return {"softmax": tf.reduce_max(tf.nn.softmax(logits), axis=1)}
+        return {"softmax": probe(outputs["features"], index=True)["class_probability"]}
 
     options = dataclasses.replace(options, scores=("feature_norm", "agreement"))
     corrupted = corrupted_images(subject, options)

@@ -29,7 +29,7 @@ def measure(subject: Subject, options: Options) -> Measured:
         verdict=f"at the last of {len(rows)} checkpoints {verdict(results)}",
         results={"checkpoints": rows},
         headlines=[Headline(f"mean Spearman at step {last}", rows[-1]["mean_spearman"], "+.3f")],
-        blocks=[Table(list(rows[0]), [list(row.values()) for row in rows])],
+        blocks=[Table.of(rows)],
         files={"along_training.png": lambda path: _draw(path, rows)},
     )
 
