@@ -45,7 +45,7 @@ def render(
     notes: Sequence[str] = (),
 ) -> str:
     """The page as HTML. All values are text: the template escapes them."""
-    counts = (count_images(results) for results in measured.values() if "of_images" in results)
+    counts = filter(None, map(count_images, measured.values()))
     facts = {
         "run directory": subject.workdir,
         "checkpoint": subject.facts.get("checkpoint"),

@@ -143,22 +143,20 @@ class Subject:
     def uncertainty(self, options: Options, further: Any = None) -> Uncertainty:
         """The requested scores as a function of uint8 images; `further`: see `Uncertainty`."""
         names = tuple(options.scores) or (self.score(options).name,)
-
-        views, passes = options.num_views, options.num_passes
+        given: dict[str, Any] = {"num_views": options.num_views, "num_passes": options.num_passes}
+        given |= {"judge": self.judge, "augmentation": self.augmentation, "further": further}
 
         def make() -> Uncertainty:
-            given: dict[str, Any] = {"judge": self.judge, "augmentation": self.augmentation}
-            given |= {"further": further, "num_views": views, "num_passes": passes}
             try:
                 return Uncertainty(self.members or self.encoder, names, **given)
             except UserError as error:
                 raise UserError(f"score={','.join(names)}: {error}") from error
 
-        return self.keep((Uncertainty, names, views, passes, further), make)
+        return self.keep((Uncertainty, names, *given.values()), make)
 
-    def measure(self, source: Source, options: Options) -> Arrays:
-        """All scores {name: [N]} of a source."""
-        return _apply(self.uncertainty(options), source)
+    def measure(self, source: Source, options: Options, further: Any = None) -> Arrays:
+        """All scores {name: [N]} of a source; `further`: see `Uncertainty`."""
+        return _apply(self.uncertainty(options, further), source)
 
     def main_score(self, source: Source, embeddings: Arrays, options: Options) -> np.ndarray:
         """The main score [N] of a source with known embeddings."""

@@ -42,6 +42,12 @@ class Table:
     align: str = ""  # `l` or `r` per column; by default columns with text are left-aligned
     title: str = ""  # heading on a page
 
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Cell]], **style: str) -> "Table":
+        """A table of rows {column: cell}; columns that a row lacks are empty in it."""
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        return cls(columns, [[row.get(column) for column in columns] for row in rows], **style)
+
     def markdown(self) -> str:
         """The table in GitHub's Markdown, without its title."""
         (head,), rows, footer = self._parts(_markdown_cell)

@@ -1,6 +1,5 @@
 """Carries out a plan: trains and measures what is missing, then writes the outputs."""
 
-import dataclasses
 import gc
 import time
 from collections.abc import Iterable
@@ -108,17 +107,17 @@ def measure_missing(measurements: Iterable[Measurement]) -> None:
             subject = evaluation.subject_from_run(item.directory, checkpoint=at, **places)
         elif not head and subject.facts["step"] != item.step:
             subject = subject.at(checkpoint)  # the same images
+        supervised = None
+        if task.supervised:
+            place = workspace.run_directory(task.supervised)
+            supervised = evaluation.subject_from_run(place, **places)
         options = evaluation.Options(
             max_images=workspace.images,
             num_passes=workspace.budget.num_passes,
             num_views=plan_of.NUM_VIEWS,
             ood_sources=[*map(workspace.source, workspace.others(workspace.runs[task.run].images))],
+            supervised=supervised,
         )
-        if task.supervised:
-            supervised = workspace.run_directory(task.supervised)
-            options = dataclasses.replace(
-                options, supervised=evaluation.subject_from_run(supervised, **places)
-            )
         found = measure.MEASURES[task.kind](subject.sample(options.max_images), options)
         item.keep(found, seconds=time.perf_counter() - clock)
     _forget()

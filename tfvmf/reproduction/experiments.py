@@ -8,6 +8,7 @@ is answered at once.
 """
 
 import dataclasses
+import functools
 import importlib
 import itertools
 import math
@@ -282,39 +283,37 @@ class Experiment:
     tasks: Callable[[Budget], list[Task]]
 
 
-def _corruption(runs: Iterable[str]) -> list[Task]:
-    return [Task(run, "corruption") for run in dict.fromkeys(runs)]
-
-
-def _baselines(_: Budget) -> list[Task]:
+def _tasks(name: str, budget: Budget) -> list[Task]:
+    """The measurements that a table or figure is made of."""
+    own, kappa = {own_run(budget, images): images for images in budget.sets}, "simclr_vmf-kappa"
+    frameworks, followed = FRAMEWORKS.values(), ("simclr_vmf", "mc_infonce")
+    dimensions, networks = (varied_runs(budget, setting).values() for setting in VARIED)
     further = [Task(run, kind) for run, kind, _ in FURTHER]
-    return list(dict.fromkeys([*_corruption(BASELINES), *further]))
-
-
-def _frameworks(_: Budget) -> list[Task]:
-    tasks = _corruption([*FRAMEWORKS.values(), "simclr_vmf-kappa", "vi_simsiam"])
-    return tasks + [Task(run, "accuracy") for run in (*FRAMEWORKS.values(), "vi_simsiam")]
-
-
-def _out_of_distribution(budget: Budget) -> list[Task]:
-    runs = {own_run(budget, images): supervised_run(images) for images in budget.sets}
-    tasks = [Task(run, "ood", supervised=supervised) for run, supervised in runs.items()]
-    return tasks + [Task(f"{run}-kappa", "ood") for run in runs]
-
-
-def _failures(_: Budget) -> list[Task]:
-    kinds = {"simclr_vmf": ("examples", "failure"), "simclr_vmf-kappa": ("failure",)}
-    return [Task(run, kind) for run in kinds for kind in kinds[run]]
-
-
-def _along_training(_: Budget) -> list[Task]:
-    pairs = itertools.product(("accuracy", "corruption"), ("simclr_vmf", "mc_infonce"))
+    baselines = list(dict.fromkeys([*_each("corruption", BASELINES), *further]))
     first = Task("simclr", "accuracy", first_member=True, every_checkpoint=True)
-    return [first, *(Task(run, kind, every_checkpoint=True) for kind, run in pairs)]
+    along = [_each(kind, followed, every_checkpoint=True) for kind in ("accuracy", "corruption")]
+    return {
+        "table1": baselines,
+        "table2": [
+            *(Task(run, "ood", supervised=supervised_run(images)) for run, images in own.items()),
+            *(Task(f"{run}-kappa", "ood") for run in own),
+        ],
+        "table3": [
+            *_each("corruption", [*frameworks, kappa, "vi_simsiam"]),
+            *_each("accuracy", [*frameworks, "vi_simsiam"]),
+        ],
+        "table4": _each("corruption", dimensions),
+        "table5": _each("corruption", networks),
+        "pearson": baselines,
+        "figure1": [Task("simclr_vmf", "spread")],
+        "figure2": [Task("simclr_vmf", "examples"), *_each("failure", ["simclr_vmf", kappa])],
+        "figure3": _each("corruption", AUGMENTATIONS),
+        "figure4": [first, *itertools.chain(*along)],
+    }[name]
 
 
-def _varied(setting: str) -> Callable[[Budget], list[Task]]:
-    return lambda budget: _corruption(varied_runs(budget, setting).values())
+def _each(kind: str, runs: Iterable[str], **options: Any) -> list[Task]:
+    return [Task(run, kind, **options) for run in dict.fromkeys(runs)]
 
 
 _MEAN = "mean Spearman correlation of kappa with severity"
@@ -330,16 +329,7 @@ _TITLES = {
     "figure3": "Figure 3: Spearman correlation of kappa with severity under further augmentations",
     "figure4": "Figure 4: accuracy and mean Spearman correlation along training",
 }
-_TASKS: tuple[Callable[[Budget], list[Task]], ...] = (
-    *(_baselines, _out_of_distribution, _frameworks),
-    *map(_varied, VARIED),
-    _baselines,
-    lambda _: [Task("simclr_vmf", "spread")],
-    _failures,
-    lambda _: _corruption(AUGMENTATIONS),
-    _along_training,
-)
 EXPERIMENTS = {
-    name: Experiment(name, title, tasks)
-    for (name, title), tasks in zip(_TITLES.items(), _TASKS, strict=True)
+    name: Experiment(name, title, functools.partial(_tasks, name))
+    for name, title in _TITLES.items()
 }

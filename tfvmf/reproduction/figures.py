@@ -191,19 +191,11 @@ def draw_images_and_failures(
             _show(axis, image, f"{level if row >= 2 else ''}{kappa:.2f}")
             if column == 0:
                 axis.set_ylabel(name, fontsize=8)
-                axis.axis("on")
-                axis.spines[:].set_visible(False)
-            if row == 0 and column == 0:
-                axis.set_title("A: kappa below the images", loc="left")
+    figure.axes[0].set_title("A: kappa below the images", loc="left")
     axis = figure.add_subplot(grid[:, -1])
     axis.grid(visible=False)
-    plots.draw_groups(
-        axis,
-        {
-            f"{name} ({failure[name]:,})": np.array(failure[f"kappa_{name}"])
-            for name in ("correct", "wrong")
-        },
-    )
+    groups = {name: np.array(failure[f"kappa_{name}"]) for name in ("correct", "wrong")}
+    plots.draw_groups(axis, {f"{name} ({len(each):,})": each for name, each in groups.items()})
     axis.set_xlabel("kappa")
     axis.set_ylim(top=1.15 * axis.get_ylim()[1])  # room for the legend
     axis.legend(loc="upper left", ncols=2)
@@ -215,7 +207,6 @@ def draw_images_and_failures(
 
 def _show(axis: Axes, image: np.ndarray, caption: str) -> None:
     axis.imshow(image, interpolation="nearest")
-    axis.set_xticks([])
-    axis.set_yticks([])
+    axis.set(xticks=[], yticks=[])
     axis.set_xlabel(caption, fontsize=7.5, labelpad=2)
     axis.spines[:].set_visible(False)

@@ -21,11 +21,15 @@ from sklearn.preprocessing import normalize
 from tfvmf import data, neighbors
 from tfvmf.data import Source
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
-from tfvmf.data.corruptions.corrupted import Corrupted
 from tfvmf.data.images import resize_image
 from tfvmf.evaluation import SUITES, Options, Subject
 from tfvmf.evaluation.scores import JUDGED, SCORES, from_outputs, one_pass
-from tfvmf.evaluation.suites.cifar10c import correlate, corrupted_images, kept_scores
+from tfvmf.evaluation.suites.cifar10c import (
+    choose_example,
+    corrupted_images,
+    kept_scores,
+    summarize,
+)
 from tfvmf.evaluation.suites.failure import compare, detect
 from tfvmf.evaluation.suites.ood import detection, foreign_sources, mahalanobis
 from tfvmf.evaluation.suites.probe import linear_probe
@@ -36,6 +40,7 @@ SHOWN = ("gaussian_blur", "fog", "pixelate")
 EXAMPLES = 6
 QUANTILES = (0.99, 0.75, 0.5, 0.25, 0.01)
 
+_ROUNDS = 200  # of the bootstrap
 PATCH = 64  # side in pixels of the photographs
 
 
@@ -46,7 +51,8 @@ def corruption(subject: Subject, options: Options) -> dict[str, Any]:
     """
     if subject.judge:
         options = dataclasses.replace(options, scores=("kappa", *JUDGED))
-    corrupted, measured = _corrupted_scores(subject, options)
+    corrupted = corrupted_images(subject, options)
+    measured = kept_scores(subject, options, corrupted)
     names = subject.uncertainty(options).scores
     found = {name: _summary(measured[name], SCORES[name].expected_sign) for name in names}
     main = found.pop(subject.score(options).name)
@@ -59,60 +65,31 @@ def controls(subject: Subject, options: Options) -> dict[str, Any]:
     probe = linear_probe(subject)
 
     def softmax(outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        logits = tf.matmul(outputs["features"], probe.weights) + probe.bias
-        return {"softmax": tf.reduce_max(tf.nn.softmax(logits), axis=1)}
+        return {"softmax": probe(outputs["features"], index=True)["class_probability"]}
 
     options = dataclasses.replace(options, scores=("feature_norm", "agreement"))
-    _, measured = _corrupted_scores(subject, options, ("softmax",), softmax)
+    corrupted = corrupted_images(subject, options)
+    measured = kept_scores(subject, options, corrupted, ("softmax",), softmax)
     names = (*options.scores, "softmax")
     return {"scores": {name: _summary(measured[name], -1) for name in names}}
 
 
-def _corrupted_scores(
-    subject: Subject, options: Options, *further: Any
-) -> tuple[Corrupted, dict[str, np.ndarray]]:
-    """The corrupted images, and scores of them: [18, 6, N] (clean, severities 1 to 5) by name."""
-    corrupted = corrupted_images(subject, options)
-    kept = kept_scores(subject, options, corrupted, *(further or ((),)))
-    arrays = {n: [*v.values()] if isinstance(v, Mapping) else [*v] for n, v in kept.items()}
-    return corrupted, {name: np.stack(values) for name, values in arrays.items()}
-
-
 def _summary(scores: np.ndarray, sign: int) -> dict[str, Any]:
-    """Numbers of a score [18, 6, N]: of six means, as in the paper, and of single images."""
-    each = dict(zip(CORRUPTIONS, map(correlate, scores), strict=True))
-    by_name: dict[str, dict[str, float]] = {
-        "spearman": {name: c.spearman for name, c in each.items()},
-        "pearson": {name: c.pearson for name, c in each.items()},
-        "auroc": {name: c.falls if sign < 0 else 1.0 - c.falls for name, c in each.items()},
-    }
-    single = {name: {"spearman": c.per_image, "interval": c.interval} for name, c in each.items()}
-    return {
-        "expected_sign": sign,
-        **{f"mean_{key}": float(np.mean([*values.values()])) for key, values in by_name.items()},
-        "mean_per_image": float(np.mean([c.per_image for c in each.values()])),
-        "interval": _interval(scores),
-        **by_name,
-        "per_image": single,
-        "mean_score": {name: c.means for name, c in each.items()},
-    }
+    """The numbers of the suite cifar10c about a score [18, 6, N], and an `interval`.
 
-
-def _interval(scores: np.ndarray, rounds: int = 200) -> list[float]:
-    """The 95 % interval of the mean, over corruptions, of Spearman's correlation over all pairs.
-
-    By a bootstrap over images, the same ones of each corruption.
+    That is the 95 % interval of `mean_per_image`, by a bootstrap over images, the same ones of each
+    corruption.
     """
     _, severities, count = scores.shape
     levels = np.repeat(np.arange(severities), count)
     ranks = [rankdata(values).reshape(values.shape) for values in scores]
     draws, found = np.random.default_rng(0), []
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         rows = draws.integers(0, count, count)
         with np.errstate(invalid="ignore"):  # of a score that is the same for all images
             each = [np.corrcoef(levels, values[:, rows].ravel())[0, 1] for values in ranks]
         found.append(np.mean(each))
-    return np.quantile(found, [0.025, 0.975]).tolist()
+    return summarize(scores, sign) | {"interval": np.quantile(found, [0.025, 0.975]).tolist()}
 
 
 def accuracy(subject: Subject, options: Options) -> dict[str, Any]:
@@ -185,12 +162,11 @@ def examples(subject: Subject, options: Options) -> dict[str, Any]:
 
     That one is the image whose kappa changes most like the mean over all images.
     """
-    corrupted, measured = _corrupted_scores(subject, options)
-    scores = measured["kappa"][[CORRUPTIONS.index(name) for name in SHOWN]]
-    changes = scores[:, 1:] - scores[:, :1]
-    distances = np.square(changes - changes.mean(axis=-1, keepdims=True)).sum(axis=(0, 1))
-    row, source, levels = int(distances.argmin()), subject.test, {}
-    for name, values in zip(SHOWN, scores, strict=True):
+    corrupted = corrupted_images(subject, options)
+    scores = kept_scores(subject, options, corrupted)["kappa"]
+    shown = scores[[CORRUPTIONS.index(name) for name in SHOWN]]
+    row, source, levels = choose_example(shown), subject.test, {}
+    for name, values in zip(SHOWN, shown, strict=True):
         images = [source.images(row, row + 1)]
         images += [corrupted.read(name, severity, row, row + 1) for severity in SEVERITIES]
         levels[name] = _shown(np.concatenate(images), values[:, row])
@@ -202,14 +178,11 @@ def examples(subject: Subject, options: Options) -> dict[str, Any]:
 
 
 def spread(subject: Subject, options: Options) -> dict[str, Any]:
-    """Figure 1: images from certain to uncertain, at quantiles of kappa.
-
-    The quantiles are over the clean test images and their copies under every corruption at the
-    greatest severity.
-    """
-    corrupted, measured = _corrupted_scores(subject, options)
+    """Figure 1: images at quantiles of kappa over clean and severely corrupted test images."""
+    corrupted = corrupted_images(subject, options)
+    scores = kept_scores(subject, options, corrupted)["kappa"]
     source, names, severity = subject.test, ["clean", *CORRUPTIONS], SEVERITIES[-1]
-    kappa = np.concatenate([measured["kappa"][:1, 0], measured["kappa"][:, severity]])
+    kappa = np.concatenate([scores[:1, 0], scores[:, severity]])
     order = np.argsort(kappa, axis=None)
     pairs = [divmod(int(order[round(q * (order.size - 1))]), source.size) for q in QUANTILES]
     images = [

@@ -409,14 +409,11 @@ def _effort(workspace: Workspace, task: Task) -> tuple[str, int]:
     train = run.images.train_images
     corrupted = count * (1 + len(CORRUPTIONS) * len(SEVERITIES))
     images = {
-        "corruption": corrupted,
         "controls": corrupted * (1 + NUM_VIEWS),
         "accuracy": train + count,
         "failure": train + count,
         "ood": 2 * (train + 3 * count),
-        "examples": corrupted,
-        "spread": corrupted,
-    }[task.kind]
+    }.get(task.kind, corrupted)
     if task.kind in ("accuracy", "controls"):
         return "", images
     if run.num_members > 1 and not task.first_member:

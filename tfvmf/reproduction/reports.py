@@ -163,7 +163,6 @@ def _spread(values: Sequence[Any]) -> tuple[Any, float | None]:
 
 # Beside each mean Spearman correlation: {title: key}, then its interval.
 _BESIDE = {"Pearson": "mean_pearson", "AUROC": "mean_auroc", "per image": "mean_per_image"}
-_BESIDE_TITLES = [*_BESIDE, "low", "high"]
 _BESIDE_NOTE = (
     "Spearman and Pearson: the correlation of six means over images with severity, as in the "
     "paper. What these hide: AUROC of single images, clean against severity 5 (0.5 is chance), and "
@@ -172,8 +171,9 @@ _BESIDE_NOTE = (
 )
 
 
-def _beside(values: Mapping[str, Any]) -> list[Cell]:
-    return [*(values[key] for key in _BESIDE.values()), *values["interval"]]
+def _beside(values: Mapping[str, Any]) -> dict[str, Cell]:
+    low, high = values["interval"]
+    return {**{title: values[key] for title, key in _BESIDE.items()}, "low": low, "high": high}
 
 
 def baselines(
@@ -188,14 +188,14 @@ def baselines(
         result = results.get(run, measured)
         found[title] = result["scores"].get(score) if result and score else result
     columns: dict[str, Mapping[str, float]] = {}
-    panels, means = {}, list[list[Cell]]()
-    images: list[list[Cell]] = []
+    panels, means, images = {}, list[dict[str, Cell]](), list[dict[str, Cell]]()
     for title, values in found.items():
-        mean = _mean(theirs[title]) if title in theirs else None
+        missing = "not given" if "pretrained" in title else "not measured"
+        mean = {f"paper: {kind.capitalize()}": _mean(theirs[title]) if title in theirs else None}
+        means.append({"method": title, "Spearman": missing, **mean})
         if values is None:
-            missing = "not given" if "pretrained" in title else "not measured"
-            means.append([title, missing, mean, *[None] * len(_BESIDE_TITLES)])
             continue
+        means[-1] |= {"Spearman": values["mean_spearman"], **_beside(values)}
         columns[title] = values[kind]
         if title in theirs:
             columns[f"paper: {title}"] = theirs[title]
@@ -203,11 +203,11 @@ def baselines(
             rises = "+)" in title
             look = ("uncertainty, should rise", ORANGE) if rises else ("should fall", BLUE)
             panels[title] = {title: look}
-        means.append([title, values["mean_spearman"], mean, *_beside(values)])
         for label, name in zip(_LABELS, CORRUPTIONS, strict=True):
-            single = values["per_image"][name]
-            numbers = (values[key][name] for key in ("spearman", "pearson", "auroc"))
-            images.append([title, label, *numbers, single["spearman"], *single["interval"]])
+            single, row = values["per_image"][name], {"method": title, "corruption": label}
+            row |= {word: values[word.lower()][name] for word in ("Spearman", "Pearson", "AUROC")}
+            low, high = single["interval"]
+            images.append({**row, "per image": single["spearman"], "low": low, "high": high})
     auroc = {title: values["auroc"] for title, values in found.items() if values}
     budget = workspace.budget
     notes = [
@@ -227,14 +227,10 @@ def baselines(
             f"The paper's row of its own method has a mean of {_mean(printed['Ours (-)']):.3f}; "
             f"its text and its other tables say {paper.TABLE_3['simclr']:.3f}."
         )
-    names = ["method", "Spearman", f"paper: {kind.capitalize()}", *_BESIDE_TITLES]
-    titles = ["method", "corruption", "Spearman", *_BESIDE_TITLES]
     more = {
-        "means": Table(columns=names, rows=means, title="Means over the corruptions"),
-        "auroc": dataclasses.replace(
-            _by_corruption(auroc), title="AUROC of single images, clean against severity 5"
-        ),
-        "images": Table(columns=titles, rows=images),
+        "means": Table.of(means, title="Means over the corruptions"),
+        "auroc": _by_corruption(auroc, "AUROC of single images, clean against severity 5"),
+        "images": Table.of(images),
     }
     axis = f"{kind.capitalize()} correlation"
     return Report(_by_corruption(columns), notes, _bars(workspace, _LABELS, panels, axis), more)
@@ -253,11 +249,7 @@ _HEAD = {"kappa": "wide head", "familiarity": "familiarity", "confidence": "conf
 
 def out_of_distribution(workspace: Workspace, results: Results) -> Report:
     """Table 2: one row per pair of data sets, three detectors next to the paper's, then others."""
-    columns = ["familiar", "foreign"]
-    for title in _DETECTORS.values():
-        columns += [title, f"paper: {title}"]
-    columns += [*_OWN.values(), *_HEAD.values()]
-    rows: list[list[Cell]] = []
+    rows: list[dict[str, Cell]] = []
     budget, trained = workspace.budget, list[str]()
     for inside in budget.sets:
         own = own_run(budget, inside)
@@ -265,11 +257,12 @@ def out_of_distribution(workspace: Workspace, results: Results) -> Report:
         pairs = zip(workspace.others(inside), measured["auroc"], head["auroc"], strict=True)
         for outside, values, by_head in pairs:
             pair = inside.stands_for, outside.stands_for
-            row: list[Cell] = [inside.name, outside.name]
-            for name in _DETECTORS:
-                row += [values[name], paper.TABLE_2[pair][name]]
-            row += [*(values[name] for name in _OWN), *(by_head.get(name) for name in _HEAD)]
-            rows.append(row if budget.is_papers else [*row, f"{pair[0]}, {pair[1]}"])
+            row: dict[str, Cell] = {"familiar": inside.name, "foreign": outside.name}
+            for name, title in _DETECTORS.items():
+                row |= {title: values[name], f"paper: {title}": paper.TABLE_2[pair][name]}
+            row |= {title: values[name] for name, title in _OWN.items()}
+            row |= {title: by_head.get(name) for name, title in _HEAD.items()}
+            rows.append(row if budget.is_papers else {**row, "the paper's pair": ", ".join(pair)})
         count = f" on {measured['train_images']:,} images"
         trained += [_trained(workspace, run) + count for run in (own, supervised_run(inside))]
     sets = "; ".join(f"{images.name}: {images.description}" for images in budget.sets)
@@ -282,18 +275,17 @@ def out_of_distribution(workspace: Workspace, results: Results) -> Report:
         f"Trained: {'; '.join(trained)}.",
     ]
     if not budget.is_papers:
-        columns.append("the paper's pair")
         notes.append(
             "The data sets are stand-ins that need no download, one pair near and one far, in the "
             "place of the paper's pairs: the paper's numbers are of other images."
         )
     drawn = [*_DETECTORS.values(), _OWN["ssd"], *_HEAD.values()]
-    if any(row[columns.index(_HEAD["familiarity"])] is None for row in rows):
+    if any(row[_HEAD["familiarity"]] is None for row in rows):
         drawn = drawn[:-2]  # no images were kept for them
     series = {title: (title, color) for title, color in zip(drawn, _COLORS, strict=False)}
-    labels = [f"{row[0]},\n{row[1]}" for row in rows]
+    labels = [f"{row['familiar']},\n{row['foreign']}" for row in rows]
     draw = _bars(workspace, labels, {"": series}, "AUROC", line=0.5)
-    return Report(Table(columns=columns, rows=rows, form=".4f"), notes, draw)
+    return Report(Table.of(rows, form=".4f"), notes, draw)
 
 
 def _trained(workspace: Workspace, run: str) -> str:
@@ -311,22 +303,21 @@ def means(
     results: Results,
 ) -> Report:
     """Tables 3, 4 and 5: one row per run, {value of the column `first`: run}."""
-    rows: list[list[Cell]] = []
+    rows: list[dict[str, Cell]] = []
     chosen = runs(workspace.budget)
-    known = any(results.get(run, "accuracy") for run in chosen.values())
     for label, run in chosen.items():
         values, accuracy = results(run, "corruption"), results.get(run, "accuracy")
-        rows.append([str(label), values["mean_spearman"], printed.get(label), *_beside(values)])
-        if known:
-            rows[-1].append(accuracy["knn"] if accuracy else None)
+        ours = {"tfvmf": values["mean_spearman"], "paper": printed.get(label), **_beside(values)}
+        rows.append({first: str(label), **ours})
+        if accuracy:
+            rows[-1]["k-NN accuracy"] = accuracy["knn"]
     series = {"": {"tfvmf": ("tfvmf", BLUE)}}
-    labels = [str(row[0]).replace(", ", ",\n") for row in rows]
+    labels = [str(label).replace(", ", ",\n") for label in chosen]
     draw = _bars(workspace, labels, series, "mean Spearman correlation")
     notes = [f"{_BESIDE_NOTE} Correlations should be negative."]
     if first == "network":
         notes.append(f"Trained: {'; '.join(_trained(workspace, run) for run in chosen.values())}.")
-    columns = [first, "tfvmf", "paper", *_BESIDE_TITLES, *(["k-NN accuracy"] if known else [])]
-    return Report(Table(columns=columns, rows=rows), notes, draw)
+    return Report(Table.of(rows), notes, draw)
 
 
 def distributions(_: Workspace, results: Results) -> Report:
@@ -334,10 +325,8 @@ def distributions(_: Workspace, results: Results) -> Report:
     found = results("simclr_vmf", "spread")
     dimension = found["dimension"]
     kappas = [("chosen", kappa) for kappa in figures.CHOSEN_KAPPAS]
-    for quantile, name, kappa in zip(
-        found["quantiles"], found["conditions"], found["kappa"], strict=True
-    ):
-        kappas.append((f"encoder, {quantile:.0%} quantile ({name})", kappa))
+    measured = zip(found["quantiles"], found["conditions"], found["kappa"], strict=True)
+    kappas += [(f"encoder, {part:.0%} quantile ({name})", kappa) for part, name, kappa in measured]
     rows: list[list[Cell]] = [
         [label, kappa, *(float(vmf.mean_resultant_length(kappa, d)) for d in (3, dimension))]
         for label, kappa in kappas
@@ -397,13 +386,12 @@ def images_and_failures(_: Workspace, results: Results) -> Report:
 
 def augmentations(workspace: Workspace, results: Results) -> Report:
     """Figure 3: one row per corruption, one column per set of augmentations."""
-    columns, series, rows = {}, {}, list[list[Cell]]()
-    colors = iter((GREEN, BLUE, ORANGE))
-    for run, title in experiments.AUGMENTATIONS.items():
+    columns, series, rows = {}, {}, list[dict[str, Cell]]()
+    views = zip(experiments.AUGMENTATIONS.items(), (GREEN, BLUE, ORANGE), strict=True)
+    for (run, title), color in views:
         values = results(run, "corruption")
-        columns[title] = values["spearman"]
-        series[title] = (title, next(colors))
-        rows.append([title, values["mean_spearman"], *_beside(values)])
+        columns[title], series[title] = values["spearman"], (title, color)
+        rows.append({"views": title, "Spearman": values["mean_spearman"], **_beside(values)})
     columns["paper: default"] = paper.TABLE_1["Ours (-)"]
     notes = [
         "Gaussian noise: sigma drawn below 0.25. Stronger color jitter: brightness, contrast and "
@@ -416,8 +404,7 @@ def augmentations(workspace: Workspace, results: Results) -> Report:
         _BESIDE_NOTE,
     ]
     draw = _bars(workspace, _LABELS, {"": series}, "Spearman correlation")
-    names = ["views", "Spearman", *_BESIDE_TITLES]
-    more = {"means": Table(columns=names, rows=rows, title="Means over the corruptions")}
+    more = {"means": Table.of(rows, title="Means over the corruptions")}
     return Report(_by_corruption(columns), notes, draw, more)
 
 
@@ -432,19 +419,21 @@ def along_training(workspace: Workspace, results: Results) -> Report:
         "simclr_vmf": _mean(paper.TABLE_1["Ours (-)"]),
         "mc_infonce": _mean(paper.TABLE_1["MCInfoNCE (-)"]),
     }
-    rows: list[list[Cell]] = []
-    empty: list[Cell] = [None] * len(_BESIDE_TITLES)
-    unknown = [None, *empty]
+    rows: list[dict[str, Cell]] = []
     for run, method in methods.items():
-        measured = results.along(run, "corruption") if run in ends else []
-        known = {epoch: [each["mean_spearman"], *_beside(each)] for epoch, each in measured}
+        known = dict(results.along(run, "corruption")) if run in ends else {}
         for epoch, found in results.along(run, "accuracy"):
-            accuracy = (found["linear"], found["knn"])
             whole = int(epoch) if epoch == int(epoch) else epoch
-            rows.append([method, whole, *accuracy, *known.get(epoch, unknown)])
+            accuracy = {"accuracy: linear": found["linear"], "accuracy: k-NN": found["knn"]}
+            rows.append({"method": method, "epoch": whole, **accuracy})
+            if epoch in known:
+                spearman = known[epoch]["mean_spearman"]
+                rows[-1] |= {"mean Spearman": spearman, **_beside(known[epoch])}
     share = paper.FAILURE["correct"] / (paper.FAILURE["correct"] + paper.FAILURE["wrong"])
-    rows.append(["paper: SimCLR + vMF", 1000, share, None, ends["simclr_vmf"], *empty])
-    rows.append(["paper: MC-InfoNCE", 1000, None, None, ends["mc_infonce"], *empty])
+    for run, mean in ends.items():
+        rows.append({"method": f"paper: {methods[run]}", "epoch": 1000, "mean Spearman": mean})
+        if run == "simclr_vmf":
+            rows[-1]["accuracy: linear"] = share
     notes = [
         "Linear: a linear probe on the features; k-NN: a vote of "
         f"{results('simclr_vmf', 'accuracy')['neighbors']} neighbors.",
@@ -454,21 +443,19 @@ def along_training(workspace: Workspace, results: Results) -> Report:
         "accurate than MC-InfoNCE.",
         _BESIDE_NOTE,
     ]
-    columns = ["method", "epoch", "accuracy: linear", "accuracy: k-NN", "mean Spearman"]
-    columns += _BESIDE_TITLES
     drawn = {methods[run]: end for run, end in ends.items() if workspace.budget.is_papers}
     draw = functools.partial(figures.draw_lines, ends=drawn)
-    return Report(Table(columns=columns, rows=rows), notes, draw)
+    return Report(Table.of(rows), notes, draw)
 
 
-def _by_corruption(columns: Mapping[str, Mapping[str, float]]) -> Table:
+def _by_corruption(columns: Mapping[str, Mapping[str, float]], title: str = "") -> Table:
     """One row per corruption, one column per {title: {corruption: number}}, and their means."""
     rows: list[list[Cell]] = [
         [label, *(column[name] for column in columns.values())]
         for label, name in zip(_LABELS, CORRUPTIONS, strict=True)
     ]
     footer: list[Cell] = ["mean", *map(_mean, columns.values())]
-    return Table(columns=["corruption", *columns], rows=rows, footer=[footer])
+    return Table(columns=["corruption", *columns], rows=rows, footer=[footer], title=title)
 
 
 def _bars(

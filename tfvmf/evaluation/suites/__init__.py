@@ -136,8 +136,7 @@ class Suite:
         results |= {**found.results, **subject.identity()}
         blocks = list(found.blocks)
         if blocks:
-            known = [count_images(results) if self.uses_images else "", at_step(results)]
-            lead = ", ".join(filter(None, known))
+            lead = ", ".join(filter(None, (count_images(results), at_step(results))))
             blocks[:0] = [found.verdict, *([f"{lead}."] if lead else [])]
         page = Page(f"{self.title}: {results['method']} on {results['data']}", blocks)
         shown = {name: getattr(found, name) for name in ("headlines", "lines", "gallery")}
@@ -228,8 +227,8 @@ def evaluate(
 
 def summarize(name: str, results: Results) -> Iterator[str]:
     """The lines printed about a suite: the verdict, and aligned numbers."""
-    count = f" ({count_images(results)})" if "of_images" in results else ""
-    yield from _wrapped(f"{name}{count}: {results['verdict']}", "  ")
+    count = count_images(results)
+    yield from _wrapped(f"{name}{count and f' ({count})'}: {results['verdict']}", "  ")
     lines = headlines(results)
     width = max((len(line.words) for line in lines), default=0)
     for line in lines:
@@ -242,9 +241,8 @@ def summarize(name: str, results: Results) -> Iterator[str]:
 
 def _wrapped(text: str, indent: str) -> list[str]:
     """Lines for a terminal; file names are not broken."""
-    wrapper = textwrap.TextWrapper(100, subsequent_indent=indent, break_long_words=False)
-    wrapper.break_on_hyphens = False
-    return wrapper.wrap(printable(text))
+    whole: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.wrap(printable(text), 100, subsequent_indent=indent, **whole)
 
 
 def headlines(results: Results) -> list[Headline]:
@@ -254,7 +252,9 @@ def headlines(results: Results) -> list[Headline]:
 
 
 def count_images(results: Results) -> str:
-    """The number of test images behind results: `a sample of 1,000 of 10,000 images`."""
+    """The number of test images: `a sample of 1,000 of 10,000 images`; "" if none were used."""
+    if "of_images" not in results:
+        return ""
     images, whole = results["images"], results["of_images"]
     return f"{whole:,} images" if images == whole else f"a sample of {images:,} of {whole:,} images"
 

@@ -17,7 +17,7 @@ from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.evaluation.scores import SCORES
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Headline, Measured, NotApplicable, Options
-from tfvmf.evaluation.suites.cifar10c import correlate, corrupted_images, kept_scores
+from tfvmf.evaluation.suites.cifar10c import corrupted_images, measure_corruption
 from tfvmf.evaluation.suites.ood import detection, foreign_sources
 from tfvmf.evaluation.tables import Table
 
@@ -38,15 +38,9 @@ def measure(subject: Subject, options: Options) -> Measured:
     # Problems with the sources should show before anything is measured.
     foreign = foreign_sources(subject, options)
     corrupted = corrupted_images(subject, options)
-    scores = kept_scores(subject, options, corrupted)
-    spearman = {
-        score: {
-            name: correlate(values, rounds=1).spearman
-            for name, values in zip(CORRUPTIONS, scores[score], strict=True)
-        }
-        for score in PAIR
-    }
-    means = {score: float(np.mean(list(spearman[score].values()))) for score in PAIR}
+    measured, scores = measure_corruption(subject, options, corrupted)
+    spearman = {score: measured["scores"][score]["spearman"] for score in PAIR}
+    means = {score: measured["scores"][score]["mean_spearman"] for score in PAIR}
     clean = {score: scores[score][0, 0] for score in PAIR}
     damaged = np.stack([scores[score][:, 1:] for score in PAIR], axis=2)  # [18, 5, 2, N]
     every = (each.ravel() for each in np.moveaxis(damaged, 2, 0))

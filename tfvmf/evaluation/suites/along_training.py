@@ -20,7 +20,7 @@ def measure(subject: Subject, options: Options) -> Measured:
     rows: list[dict[str, Any]] = []
     for checkpoint in kept:
         at = subject.at(checkpoint)
-        results, _, _ = measure_corruption(at, options, corrupted)
+        results, _ = measure_corruption(at, options, corrupted)
         rows.append({"step": at.facts["step"], **{key: results[key] for key in MEANS}})
         mean = f"mean Spearman {results['mean_spearman']:+.3f}"
         print(f"step {at.facts['step']}: {verdict(results)}, {mean}", flush=True)
@@ -29,7 +29,7 @@ def measure(subject: Subject, options: Options) -> Measured:
         verdict=f"at the last of {len(rows)} checkpoints {verdict(results)}",
         results={"checkpoints": rows},
         headlines=[Headline(f"mean Spearman at step {last}", rows[-1]["mean_spearman"], "+.3f")],
-        blocks=[Table(list(rows[0]), [list(row.values()) for row in rows])],
+        blocks=[Table.of(rows)],
         files={"along_training.png": lambda path: _draw(path, rows)},
     )
 

@@ -4,9 +4,10 @@ An encoder without a concentration is measured by another score (see `scores`). 
 are generated, or read from CIFAR-10-C's files or TFDS.
 """
 
+import collections
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from tfvmf.data import Source
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.data.corruptions.corrupted import Corrupted, open_corrupted
 from tfvmf.evaluation import paper, plots
-from tfvmf.evaluation.scores import SCORES, Score, Uncertainty, one_pass
+from tfvmf.evaluation.scores import SCORES, Uncertainty, one_pass
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Headline, Measured, Options, Results
 from tfvmf.evaluation.tables import Table
@@ -89,16 +90,16 @@ def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
 def measure(subject: Subject, options: Options) -> Measured:
     """Measures the scores on clean and corrupted test images."""
     corrupted = corrupted_images(subject, options)
-    results, correlations, scores = measure_corruption(subject, options, corrupted)
-    score, sign = results["score"], results["expected_sign"]
+    results, scores = measure_corruption(subject, options, corrupted)
+    values = scores[subject.score(options).name]
     return Measured(
         verdict=verdict(results),
         results=results,
         headlines=headlines(results),
         blocks=_blocks(results, own=subject.test.name == "cifar10"),
         files={
-            "examples.png": lambda path: draw_examples(path, subject, corrupted, scores, score),
-            "kappa.png": lambda path: draw_means(path, correlations, score=score, sign=sign),
+            "examples.png": lambda path: draw_examples(path, results, subject, corrupted, values),
+            "kappa.png": lambda path: draw_means(path, results),
         },
     )
 
@@ -110,23 +111,16 @@ def corrupted_images(subject: Subject, options: Options) -> Corrupted:
 
 
 def measure_corruption(
-    subject: Subject, options: Options, corrupted: Corrupted | None = None
-) -> tuple[Results, dict[str, Correlation], np.ndarray]:
-    """The suite's numbers, and the main score's correlations and values [18, 6, N]."""
-    corrupted = corrupted or corrupted_images(subject, options)
-    measured, score = kept_scores(subject, options, corrupted), subject.score(options)
-    correlations = {
-        name: dict(zip(CORRUPTIONS, map(correlate, measured[name]), strict=True))
+    subject: Subject, options: Options, corrupted: Corrupted
+) -> tuple[Results, Scores]:
+    """The suite's numbers, and the scores."""
+    scores, main = kept_scores(subject, options, corrupted), subject.score(options)
+    summaries = {
+        name: summarize(scores[name], SCORES[name].expected_sign)
         for name in subject.uncertainty(options).scores
     }
-    summaries = {name: summarize(each, SCORES[name]) for name, each in correlations.items()}
-    results = {
-        "score": score.title,
-        **summaries[score.name],
-        "corruptions": corrupted.described,
-        "scores": summaries,
-    }
-    return results, correlations[score.name], measured[score.name]
+    results = {"score": main.title, **summaries[main.name], "corruptions": corrupted.described}
+    return results | {"scores": summaries}, scores
 
 
 def kept_scores(
@@ -155,15 +149,13 @@ def kept_scores(
 
 def score_corrupted(uncertainty: Uncertainty, source: Source, corrupted: Corrupted) -> Scores:
     """Scores of a source, clean and under every corruption."""
-    measured: Scores = {}
+    shape = (len(CORRUPTIONS), 1 + len(SEVERITIES), source.size)
+    measured: Scores = collections.defaultdict(lambda: np.empty(shape, np.float32))
     chunks = [(start, min(start + _CHUNK, source.size)) for start in range(0, source.size, _CHUNK)]
     total = source.size * (1 + len(SEVERITIES) * len(CORRUPTIONS))
     with Progress(total, unit="image", description="corruptions") as progress:
         for start, stop in chunks:
             for name, values in uncertainty(source.images(start, stop)).items():
-                if name not in measured:
-                    shape = (len(CORRUPTIONS), 1 + len(SEVERITIES), source.size)
-                    measured[name] = np.empty(shape, np.float32)
                 measured[name][:, 0, start:stop] = values
             progress.update(stop - start)
         parts = [(*each, *chunk) for each in product(CORRUPTIONS, SEVERITIES) for chunk in chunks]
@@ -171,12 +163,12 @@ def score_corrupted(uncertainty: Uncertainty, source: Source, corrupted: Corrupt
             for name, values in uncertainty(images).items():
                 measured[name][CORRUPTIONS.index(corruption), severity, start:stop] = values
             progress.update(stop - start, f"{corruption} {severity}")
-    return measured
+    return dict(measured)
 
 
-def summarize(correlations: Mapping[str, Correlation], score: Score) -> dict[str, Any]:
-    """The numbers of `results.json`, by corruption."""
-    sign, each = score.expected_sign, correlations.items()
+def summarize(scores: np.ndarray, sign: int) -> dict[str, Any]:
+    """The numbers of `results.json` about one score [18, 6, N]; `sign` is the expected one."""
+    each = list(zip(CORRUPTIONS, map(correlate, scores), strict=True))
     by_name: dict[str, dict[str, float]] = {
         "spearman": {name: c.spearman for name, c in each},
         "pearson": {name: c.pearson for name, c in each},
@@ -266,22 +258,20 @@ def _blocks(results: Results, *, own: bool) -> list[str | Table]:
     return blocks
 
 
-def draw_means(
-    path: pathlib.Path, correlations: Mapping[str, Correlation], *, score: str, sign: int = -1
-) -> None:
+def draw_means(path: pathlib.Path, results: Results) -> None:
     """Draws mean score against severity, one panel per corruption; blue has the right sign."""
+    score, sign = results["score"], results["expected_sign"]
     with plots.drawing(path, 11, 5.25) as figure:
         axes = figure.subplots(3, 6, sharex=True, sharey=True)
-        for axis, (name, value) in zip(axes.flat, correlations.items(), strict=True):
-            color = plots.BLUE if sign * value.spearman >= 0 else plots.ORANGE
-            axis.plot(value.means, marker="o", markersize=3, color=color)
-            axis.axhline(value.means[0], color=plots.GRAY, linewidth=0.8, linestyle=":")
-            title = f"{_words(name)}  {value.spearman:+.2f}"
-            axis.set(title=title, xticks=range(len(value.means)))
-        mean = np.mean([value.spearman for value in correlations.values()])
+        for axis, (name, means) in zip(axes.flat, results["mean_score"].items(), strict=True):
+            spearman = results["spearman"][name]
+            color = plots.BLUE if sign * spearman >= 0 else plots.ORANGE
+            axis.plot(means, marker="o", markersize=3, color=color)
+            axis.axhline(means[0], color=plots.GRAY, linewidth=0.8, linestyle=":")
+            axis.set(title=f"{_words(name)}  {spearman:+.2f}", xticks=range(len(means)))
         figure.suptitle(
-            f"Mean {score} against severity (0: clean). Spearman in the titles, mean {mean:+.3f}; "
-            f"orange: {score} {'rises' if sign < 0 else 'falls'}",
+            f"Mean {score} against severity (0: clean). Spearman in the titles, mean "
+            f"{results['mean_spearman']:+.3f}; orange: {score} {'rises' if sign < 0 else 'falls'}",
             x=0.01, ha="left", fontsize=10,
         )  # fmt: skip
         figure.tight_layout()
@@ -294,9 +284,10 @@ def choose_example(scores: np.ndarray) -> int:
 
 
 def draw_examples(
-    path: pathlib.Path, subject: Subject, corrupted: Corrupted, scores: np.ndarray, score: str
+    path: pathlib.Path, results: Results, subject: Subject, corrupted: Corrupted, scores: np.ndarray
 ) -> None:
     """Draws one image at rising severity under several corruptions, each with its score."""
+    score = results["score"]
     shown = scores[[CORRUPTIONS.index(name) for name in _SHOWN]]
     row, columns = choose_example(shown), 1 + len(SEVERITIES)
     clean = subject.test.images(row, row + 1)[0]

@@ -6,6 +6,7 @@ labels, the accuracy of accepted images. Controls: the norm of the features, the
 neighbors, and the probe's own maximum softmax.
 """
 
+import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Mapping
@@ -16,12 +17,11 @@ import scipy.special
 import scipy.stats
 import tensorflow as tf
 
-from tfvmf import data
 from tfvmf.data.base import sample_indices
 from tfvmf.data.corruptions import CORRUPTIONS, SEVERITIES
 from tfvmf.errors import UserError
 from tfvmf.evaluation import plots
-from tfvmf.evaluation.scores import NO_JUDGE, from_outputs, one_pass
+from tfvmf.evaluation.scores import NO_JUDGE, one_pass
 from tfvmf.evaluation.subject import Subject
 from tfvmf.evaluation.suites import Headline, Measured, NotApplicable, Options, Results
 from tfvmf.evaluation.suites.cifar10c import Scores, auroc, corrupted_images, kept_scores
@@ -61,7 +61,8 @@ def measure(subject: Subject, options: Options) -> Measured:
     needed = [*one_pass(judge), "neighbors", *(["softmax", "predicted"] if labeled else [])]
     scores = kept_scores(subject, options, corrupted, needed, further=read)
     clean = {name: values[0, 0] for name, values in scores.items()}
-    outside = {name: _values(subject, source, read) for name, source in foreign.items()}
+    each_pass = dataclasses.replace(options, scores=one_pass(judge))
+    outside = {name: subject.measure(each, each_pass, read) for name, each in foreign.items()}
     alpha, ranks = np.float32(judge.decision.alpha), len(judge.decision.joined)
     shown = [name for name in TITLES if name in scores]
     rejected = (scores["confidence"] <= alpha).mean(axis=2)
@@ -73,6 +74,7 @@ def measure(subject: Subject, options: Options) -> Measured:
         name: {key: auroc(clean[key], values[key]) for key in shown}
         for name, values in (severe | outside).items()
     }
+    means = {key: float(np.mean([aurocs[name][key] for name in CORRUPTIONS])) for key in shown}
     results: dict[str, Any] = {
         "alpha": judge.decision.alpha,
         "calibration": judge.describe(),
@@ -82,17 +84,15 @@ def measure(subject: Subject, options: Options) -> Measured:
         "mean_rejected": rejected.mean(axis=0),
         "foreign": {name: share(values["confidence"] <= alpha) for name, values in outside.items()},
         "auroc": aurocs,
-        "mean_auroc": {
-            key: float(np.mean([aurocs[name][key] for name in CORRUPTIONS])) for key in shown
-        },
+        "mean_auroc": means,
     }
-    correct = None
+    right = None
     if labeled:
         classes = linear_probe(subject).classes
         correct = classes[scores["predicted"].astype(int)] == subject.test.labels
         results |= _with_labels(scores, correct, alpha)
-        correct = correct[0, 0]
-    results["alphas"] = try_alphas(clean["confidence"], ranks, correct)
+        right = correct[0, 0]
+    results["alphas"] = try_alphas(clean["confidence"], ranks, right)
     if options.max_error is not None:
         fine = [each["alpha"] for each in results["alphas"] if each["bound"] < options.max_error]
         results["max_error"] = {"asked": options.max_error, "alpha": min(fine, default=None)}
@@ -109,7 +109,7 @@ def measure(subject: Subject, options: Options) -> Measured:
 def _reader(subject: Subject, *, labeled: bool) -> Reader:
     """Maps outputs to the values [B] of the nearest neighbors and the probe."""
     rows = sample_indices(subject.train, _BANK)
-    if labeled:  # the probe needs all labels
+    if labeled:  # the probe needs all images
         features = subject.embed(subject.train)["features"][rows]
     else:
         features = subject.embed(subject.train.subset(rows))["features"]
@@ -122,21 +122,12 @@ def _reader(subject: Subject, *, labeled: bool) -> Reader:
         cosines = tf.matmul(tf.math.l2_normalize(values, axis=1), bank, transpose_b=True)
         found = {"neighbors": tf.reduce_mean(tf.math.top_k(cosines, count).values, axis=1)}
         if probe is not None:
-            shares = tf.nn.softmax(tf.matmul(values, probe.weights) + probe.bias)
-            found["softmax"] = tf.reduce_max(shares, axis=1)
-            found["predicted"] = tf.cast(tf.argmax(shares, axis=1), tf.float32)
+            judged = probe(values, index=True)
+            found["softmax"] = judged["class_probability"]
+            found["predicted"] = tf.cast(judged["class"], tf.float32)
         return found
 
     return read
-
-
-def _values(subject: Subject, source: data.Source, read: Reader) -> dict[str, Any]:
-    """All scores [N] of a source, by name."""
-    outputs = subject.embed(source)
-    blocks = np.array_split(outputs["features"], -(-source.size // 1000))
-    parts = [read({"features": block}) for block in blocks]
-    more = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
-    return {name: from_outputs(name, outputs) for name in one_pass(subject.judge)} | more
 
 
 def share(hits: np.ndarray) -> dict[str, Any]:
@@ -269,10 +260,9 @@ def _headlines(results: Results) -> list[Headline]:
     promised = f"false rejections (promised: {results['alpha']:.1%})"
     note = f"95 % interval {low:.1%} to {high:.1%}"
     found = [Headline(promised, results["clean"]["share"], ".1%", note=note)]
-    aurocs = {"severity 5": results["mean_auroc"]}
-    aurocs |= {name: results["auroc"][name] for name in list(results["foreign"])[:2]}
-    for name, each in aurocs.items():
-        words = f"AUROC of {short_name(name)}, by both"
+    aurocs = {"severity 5": results["mean_auroc"]} | results["auroc"]
+    for name in ("severity 5", *list(results["foreign"])[:2]):
+        words, each = f"AUROC of {short_name(name)}, by both", aurocs[name]
         note = f"kappa {each['kappa']:.3f}, familiarity {each['familiarity']:.3f}"
         found.append(Headline(words, each["confidence"], note=note))
     if "accuracy" in results:
@@ -285,12 +275,13 @@ def _headlines(results: Results) -> list[Headline]:
 def _lines(results: Results) -> list[str]:
     """The effect of each alpha, and the one that keeps the error below `max_error`."""
     tried = {each["alpha"]: each for each in results["alphas"]}
-    few = "rejects nothing: too few calibration images"
-    lines = [f"alpha={alpha:<4g} {few}" for alpha in ALPHAS if alpha not in tried]
-    for alpha in [alpha for alpha in ALPHAS if alpha in tried]:
-        known = tried[alpha].get("accuracy")
-        text = f"alpha={alpha:<4g} rejects {tried[alpha]['rejected']:6.1%} of clean images"
-        lines.append(text + ("" if known is None else f", accuracy of the others {known:.4f}"))
+    lines, few = [], "nothing: too few calibration images"
+    for alpha in ALPHAS:
+        found = tried.get(alpha)
+        text = f"{found['rejected']:6.1%} of clean images" if found else few
+        if found and found.get("accuracy") is not None:
+            text += f", accuracy of the others {found['accuracy']:.4f}"
+        lines.append(f"alpha={alpha:<4g} rejects {text}")
     if "accuracy" in results:
         known = results["accuracy"]["clean"]["accuracy"]
         lines = [f"accuracy on all clean images {known:.4f}", *lines, _gains(results)]
@@ -324,6 +315,7 @@ def _blocks(results: Results) -> list[str | Table]:
     """All numbers; the first table has the rejected shares."""
     clean, calibration, aurocs = results["clean"], results["calibration"], results["mean_auroc"]
     (low, high), (least, most) = clean["interval"], clean["expected"]
+    foreign, alphas = results["foreign"], results["alphas"]
     blocks: list[str | Table] = [
         f"Calibrated on {calibration['images']:,} images of {calibration['source']}. Of "
         f"{clean['images']:,} clean test images {clean['share']:.2%} are rejected (95 % interval "
@@ -338,7 +330,7 @@ def _blocks(results: Results) -> list[str | Table]:
             title="Rejected share by corruption and severity",
         ),
     ]
-    if foreign := results["foreign"]:
+    if foreign:
         rows = [[name, x["images"], x["share"], *x["interval"]] for name, x in foreign.items()]
         columns = ["foreign", "images", "rejected", "low", "high"]
         blocks.append(Table(columns, rows, title="Rejected share of foreign images"))
@@ -386,19 +378,17 @@ def _blocks(results: Results) -> list[str | Table]:
             "Upper bounds of the error rate of accepted images hold for all alphas together with "
             "95 % (Clopper and Pearson's, Bonferroni).",
         ]  # fmt: skip
+    if "max_error" in results:
+        blocks.append(f"{_max_error(results)}.")
     titles = {"accuracy": "accuracy, accepted", "bound": "upper bound of the error rate"}
-    known = list(results["alphas"][0])
-    return [
-        *blocks,
-        *([f"{_max_error(results)}."] if "max_error" in results else []),
-        Table(
-            [titles.get(key, key) for key in known],
-            [[f"{x['alpha']:g}", *(x[key] for key in known[1:])] for x in results["alphas"]],
-            align="r" * len(known),
-            form=".4f",
-            title="What each alpha does to clean images",
-        ),
-    ]
+    tried = [{titles.get(key, key): value for key, value in each.items()} for each in alphas]
+    last = Table.of(
+        [{**each, "alpha": f"{each['alpha']:g}"} for each in tried],
+        align="r" * len(tried[0]),
+        form=".4f",
+        title="What each alpha does to clean images",
+    )
+    return [*blocks, last]
 
 
 def draw(path: pathlib.Path, results: Results) -> None:

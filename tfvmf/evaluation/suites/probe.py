@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Mapping
 
 import numpy as np
+import tensorflow as tf
 
 from tfvmf import neighbors
 from tfvmf.data.base import sample_indices
@@ -117,7 +118,10 @@ def _compare_with_pixels(
     sources = (subject.train, subject.test)
     rows = [sample_indices(source, _CONTROL) for source in sources]
     labels, truth = (each[row] for each, row in zip(subject.labels("probe"), rows, strict=True))
-    train, test = (block_means(x.take(row)) for x, row in zip(sources, rows, strict=True))
+    train, test = (
+        tf.image.resize(source.take(row), (8, 8), method="area").numpy().reshape(len(row), -1)
+        for source, row in zip(sources, rows, strict=True)
+    )
     center = train.mean(axis=0)
     found: dict[str, float] = {"train_images": len(labels), "images": len(truth)}
     for name, asked, known in (
@@ -127,16 +131,6 @@ def _compare_with_pixels(
         predicted = neighbors.classify(asked, known, labels, k=min(NEIGHBORS))
         found[name] = float((predicted == truth).mean())
     return found
-
-
-def block_means(images: np.ndarray, *, blocks: int = 8) -> np.ndarray:
-    """Mean colors [N, 3 blocks^2] of the blocks of uint8 images [N, H, W, 3]."""
-    means = images
-    for axis in (1, 2):
-        edges = np.linspace(0, images.shape[axis], blocks + 1).astype(int)
-        means = np.add.reduceat(means, edges[:-1], axis=axis, dtype=np.float32)
-        means /= np.diff(edges).reshape([-1 if each == axis else 1 for each in range(4)])
-    return means.reshape(len(images), -1)
 
 
 def verdict(known: float, chance: float, images: int, control: Mapping[str, float]) -> str:
