@@ -6,7 +6,6 @@ import abc
 import math
 import pathlib
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import ml_collections
@@ -45,6 +44,20 @@ class StepContext(NamedTuple):
 
 
 START = StepContext()
+
+
+def view_seeds(
+    seed: tf.Tensor | tuple[int, int], images: tf.Tensor, numbers: Sequence[int]
+) -> tf.Tensor:
+    """Seeds [V * B, 2] of the numbered views of one replica's share [B, ...] of a batch.
+
+    They depend only on `seed` (the run's, and the step), the position in the global batch and the
+    view, not on replicas.
+    """
+    rows = tf.shape(images)[0]
+    positions = distribute.replica_id() * rows + tf.range(rows)
+    seeds = [counter_random.example_seeds(seed[0], seed[1], positions, n) for n in numbers]
+    return tf.concat(seeds, axis=0)
 
 
 class Objective(NamedTuple):
@@ -154,11 +167,6 @@ class Method(abc.ABC):
     def trainable_variables(self) -> list[keras.Variable]:
         """The variables that the optimizer updates."""
         return [v for model in self.models.values() for v in model.trainable_variables]
-
-    @property
-    def backbone_variables(self) -> list[keras.Variable]:
-        """The `trainable_variables` of the encoder's backbone."""
-        return self.encoder.get_layer(self.backbone.model.name).trainable_variables
 
     @property
     def watched_names(self) -> list[str]:
@@ -281,14 +289,6 @@ class Method(abc.ABC):
         views. Dropout's seeds are `context` and the numbers of the views, from `first_view` on.
         """
         model = model or self.encoder
-        rows = tf.shape(views[0])[0]
-        positions = distribute.replica_id() * rows + tf.range(rows)
-        seed, seeds = context.seed, counter_random.example_seeds
-
-        def masks(first: int, count: int) -> tf.Tensor:
-            numbers = [_DROPOUT + first_view + first + view for view in range(count)]
-            return tf.concat([seeds(seed[0], seed[1], positions, n) for n in numbers], axis=0)
-
         if self.num_wide_views:  # the head learns in `head_objective`, from other batch statistics
             model = models.without_concentration(model)
         drops = context.training and models.has_dropout(model)
@@ -296,7 +296,10 @@ class Method(abc.ABC):
         outputs = []
         for start in range(0, len(views), size):
             group = views[start : start + size]
-            with models.dropout_masks(masks(start, len(group))) if drops else nullcontext():
+            first = _DROPOUT + first_view + start
+            numbers = range(first, first + len(group))
+            seeds = view_seeds(context.seed, group[0], numbers) if drops else None
+            with models.dropout_masks(seeds):
                 whole = model(tf.concat(group, axis=0), training=context.training)
             parts = {name: tf.split(value, len(group)) for name, value in whole.items()}
             outputs += [{name: parts[name][i] for name in parts} for i in range(len(group))]
