@@ -6,7 +6,6 @@ import abc
 import math
 import pathlib
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import ml_collections
@@ -47,6 +46,20 @@ class StepContext(NamedTuple):
 START = StepContext()
 
 
+def view_seeds(
+    seed: tf.Tensor | tuple[int, int], images: tf.Tensor, numbers: Sequence[int]
+) -> tf.Tensor:
+    """Seeds [V * B, 2] of the numbered views of one replica's share [B, ...] of a batch.
+
+    They depend only on `seed` (the run's, and the step), the position in the global batch and the
+    view, not on replicas.
+    """
+    rows = tf.shape(images)[0]
+    positions = distribute.replica_id() * rows + tf.range(rows)
+    seeds = [counter_random.example_seeds(seed[0], seed[1], positions, n) for n in numbers]
+    return tf.concat(seeds, axis=0)
+
+
 class Objective(NamedTuple):
     """The results of a method for a batch."""
 
@@ -76,7 +89,7 @@ class Method(abc.ABC):
     explicit: ClassVar[bool] = True  # whether the paper's alignment and penalty train kappa
     learns_directions: ClassVar[bool] = True  # if false, only the concentration head changes
     relative_cost: ClassVar[float] = 1.0  # time of a step relative to SimCLR
-    backbone: models.Backbone | None = None  # what the encoder was last built on
+    backbone: models.Backbone  # what the encoder was last built on; not set if one is given
     takes: str = "images"  # input of the encoder: `images` or `features`
     kappa_note: str = ""  # a caveat for readers of kappa
 
@@ -115,16 +128,6 @@ class Method(abc.ABC):
         return {"dimension": config.model.dimension}
 
     @classmethod
-    def default_concentration(cls, config: ml_collections.ConfigDict) -> float:
-        """The kappa of an untrained head, unless `concentration.initial` is set.
-
-        The paper's l2 penalty puts kappa between 0 and 5: softplus(0) is a good start. The exact
-        penalty has the scale of d: at kappa = d, E[mu.x] = 0.62 in any high dimension.
-        """
-        exact = config.concentration.regularizer == "vmf"
-        return float(config.model.dimension) if exact else math.log(2.0)
-
-    @classmethod
     def locate(
         cls, config: ml_collections.ConfigDict, workdir: pathlib.Path, *, trust_model: bool = False
     ) -> None:
@@ -134,11 +137,6 @@ class Method(abc.ABC):
             if not path.exists():
                 raise UserError(f"{workdir}: its backbone, {path}, is missing")
             config.model.backbone, config.model.weights = f"keras:{path}", ""
-
-    @classmethod
-    def trained_outputs(cls) -> tuple[str, ...]:
-        """The outputs of the encoder that its loss depends on."""
-        return models.OUTPUTS if cls.probabilistic else ("features", "mean_direction")
 
     @abc.abstractmethod
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
@@ -171,12 +169,6 @@ class Method(abc.ABC):
         return [v for model in self.models.values() for v in model.trainable_variables]
 
     @property
-    def backbone_variables(self) -> list[keras.Variable]:
-        """The `trainable_variables` of the encoder's backbone."""
-        assert self.backbone is not None
-        return self.encoder.get_layer(self.backbone.model.name).trainable_variables
-
-    @property
     def watched_names(self) -> list[str]:
         """Names of the values that `loss` returns."""
         taught = self.probabilistic and self.explicit
@@ -184,33 +176,28 @@ class Method(abc.ABC):
         names += ["cosine"] if self.num_views > 1 else []
         return names + (["kappa", "kappa_square"] if self.probabilistic else [])
 
-    @property
-    def _adapted(self) -> models.Backbone | None:
-        """The backbone, unless it is built in."""
-        return None if self.backbone is None or self.backbone.built_in else self.backbone
-
     def describe_encoder(self) -> str:
         """The encoder in words."""
         name, width = self.config.model.backbone, self.config.model.width
-        return name if self._adapted else f"{name} of width {width}"
+        return f"{name} of width {width}" if self.backbone.built_in else name
 
     def describe_choices(self) -> str:
         """The layers and pixel range chosen for a backbone that is not built in, else ""."""
-        return self._adapted.describe(self.config.data.image_size) if self._adapted else ""
+        size = self.config.data.image_size
+        return "" if self.backbone.built_in else self.backbone.describe(size)
 
     def check_images(self) -> None:
         """Raises UserError if images have another size than the backbone's."""
-        size = self.backbone.image_size if self.backbone else None
-        if size and size != self.config.data.image_size:
+        size, given = self.backbone.image_size, self.config.data.image_size
+        if size not in (None, given):
             raise UserError(
-                f"--config.data.image_size={self.config.data.image_size}: the backbone takes "
-                f"images of {size}x{size} only: use --config.data.image_size={size}"
+                f"--config.data.image_size={given}: the backbone takes images of {size}x{size} "
+                f"only: use --config.data.image_size={size}"
             )
 
     def keep_files(self, workdir: pathlib.Path) -> None:
         """Writes the files that loading the run needs besides its checkpoints."""
-        if self._adapted:
-            self._adapted.keep(workdir / _BACKBONE_FILE)
+        self.backbone.keep(workdir / _BACKBONE_FILE)
 
     def predicted_cosine(self, kappa: tf.Tensor) -> tf.Tensor:
         """E[cos] of two views where the loss is smallest for kappa; ValueError if there is none."""
@@ -258,13 +245,17 @@ class Method(abc.ABC):
         """Builds the encoder that the configuration describes."""
         config = self.config
         self.backbone = self.build_backbone()
+        # The paper's l2 penalty puts kappa between 0 and 5: softplus(0) is a good start. Other
+        # losses have the scale of d: at kappa = d, E[mu.x] = 0.62 in any high dimension, and at
+        # softplus(0) samples are nearly uniform, and teach nothing.
+        paper = self.explicit and config.concentration.regularizer == "l2"
+        initial = math.log(2.0) if paper else float(config.model.dimension)
         return models.build_encoder(
             backbone=self.backbone,
             hidden=config.model.hidden,
             dropout=config.model.dropout,
             concentration=concentration,
-            initial_concentration=config.concentration.initial
-            or self.default_concentration(config),
+            initial_concentration=config.concentration.initial or initial,
             concentration_levels=config.concentration.levels,
             **self.head_options(config),
         )
@@ -298,14 +289,6 @@ class Method(abc.ABC):
         views. Dropout's seeds are `context` and the numbers of the views, from `first_view` on.
         """
         model = model or self.encoder
-        rows = tf.shape(views[0])[0]
-        positions = distribute.replica_id() * rows + tf.range(rows)
-        seed, seeds = context.seed, counter_random.example_seeds
-
-        def masks(first: int, count: int) -> tf.Tensor:
-            numbers = [_DROPOUT + first_view + first + view for view in range(count)]
-            return tf.concat([seeds(seed[0], seed[1], positions, n) for n in numbers], axis=0)
-
         if self.num_wide_views:  # the head learns in `head_objective`, from other batch statistics
             model = models.without_concentration(model)
         drops = context.training and models.has_dropout(model)
@@ -313,7 +296,10 @@ class Method(abc.ABC):
         outputs = []
         for start in range(0, len(views), size):
             group = views[start : start + size]
-            with models.dropout_masks(masks(start, len(group))) if drops else nullcontext():
+            first = _DROPOUT + first_view + start
+            numbers = range(first, first + len(group))
+            seeds = view_seeds(context.seed, group[0], numbers) if drops else None
+            with models.dropout_masks(seeds):
                 whole = model(tf.concat(group, axis=0), training=context.training)
             parts = {name: tf.split(value, len(group)) for name, value in whole.items()}
             outputs += [{name: parts[name][i] for name in parts} for i in range(len(group))]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import ml_collections
-
 from tfvmf.methods.base import Method, Objective, StepContext, Views, distribute, losses, tf
 from tfvmf.settings import AGGREGATIONS, Setting
 
@@ -47,11 +45,6 @@ class MCInfoNCE(Method):
     term_names: ClassVar[tuple[str, ...]] = ("contrastive",)
     explicit: ClassVar[bool] = False
     relative_cost: ClassVar[float] = 1.3  # 64 samples: benchmarks/mc_infonce.py
-
-    @classmethod
-    def default_concentration(cls, config: ml_collections.ConfigDict) -> float:
-        """The dimension: at kappa = softplus(0) samples are nearly uniform, and teach nothing."""
-        return float(config.model.dimension)
 
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""

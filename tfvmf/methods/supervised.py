@@ -29,11 +29,6 @@ class Supervised(Method):
         """No direction head: with labels, the features themselves are compared."""
         return {"dimension": None}
 
-    @classmethod
-    def trained_outputs(cls) -> tuple[str, ...]:
-        """Only the features."""
-        return ("features",)
-
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""
         (outputs,) = self.encode(views, context)

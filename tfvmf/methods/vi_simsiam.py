@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import ml_collections
-
 from tfvmf.methods.base import Objective, StepContext, Views, tf, vmf
 from tfvmf.methods.simsiam import SimSiam
 
@@ -22,11 +20,6 @@ class VISimSiam(SimSiam):
 
     term_names: ClassVar[tuple[str, ...]] = ("likelihood",)
     explicit: ClassVar[bool] = False  # the loss itself trains kappa
-
-    @classmethod
-    def default_concentration(cls, config: ml_collections.ConfigDict) -> float:
-        """The dimension, at which E[mu.x] = 0.62."""
-        return float(config.model.dimension)
 
     def objective(self, views: Views, labels: tf.Tensor | None, context: StepContext) -> Objective:
         """See `Method.objective`."""

@@ -551,14 +551,12 @@ def _load_application(name: str, weights: str) -> tuple[keras.Model, np.ndarray 
     if name not in known:
         raise UserError(f"applications:{name} is unknown: Keras has {_listed(known, near=name)}")
     weights = weights or "imagenet"
-    file = None if weights in ("none", "imagenet") else pathlib.Path(weights).expanduser()
-    if file and not file.is_file():
+    file = pathlib.Path(weights).expanduser()
+    if weights not in ("none", "imagenet") and not file.is_file():
         raise UserError(f"weights={weights}: expected none, imagenet or a .weights.h5 file")
     build = getattr(keras.applications, name)
     try:
-        model = build(include_top=False, weights="imagenet" if weights == "imagenet" else None)
-        if file:
-            model.load_weights(file)
+        model = build(include_top=False, weights=None if weights == "none" else str(file))
     except Exception as error:  # from the network, or from a file with other weights
         url = re.search(r"https?://\S+?/([^/\s:]+)(?=[\s:]|$)", str(error))
         if url is None:
@@ -660,8 +658,7 @@ class SavedFunction(layers.Layer):
         outputs = self.function(*args, **keywords)
         if isinstance(outputs, dict):
             return outputs
-        flat = tf.nest.flatten(outputs)
-        return {f"output_{number}": value for number, value in enumerate(flat)}
+        return {f"output_{i}": value for i, value in enumerate(tf.nest.flatten(outputs))}
 
     def get_config(self) -> dict[str, Any]:
         """The arguments for `from_config`, without trust in the SavedModel."""

@@ -284,7 +284,7 @@ class Prototypes(keras.layers.Layer):
     """Directions [B, d] -> cosines [B, count] with learned unit vectors, and a queue per view."""
 
     def __init__(self, count: int, *, queue_length: int = 0, **kwargs: Any) -> None:
-        super().__init__(dtype="float32", **kwargs)
+        super().__init__(**{"dtype": "float32", **kwargs})
         self.count, self.queue_length = count, queue_length
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -324,6 +324,4 @@ class Prototypes(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments for `from_config`."""
-        config = super().get_config()
-        config.pop("dtype", None)  # always float32
-        return {**config, "count": self.count, "queue_length": self.queue_length}
+        return {**super().get_config(), "count": self.count, "queue_length": self.queue_length}

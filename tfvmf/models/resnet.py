@@ -42,10 +42,21 @@ def build_backbone(
         maps `stage1` ... `stage4` and `features` [B, F], the last map averaged over space
         (F = 8 width, times 4 for ResNet-50; 16 width for `convnet8`).
     """
-    if name not in (*ARCHITECTURES, "convnet8"):
-        known = ", ".join([*ARCHITECTURES, "convnet8"])
-        raise ValueError(f"backbone {name!r} is unknown: use one of {known}")
-    images, x = _stem(width, stem)
+    known = (*ARCHITECTURES, "convnet8")
+    if name not in known:
+        raise ValueError(f"backbone {name!r} is unknown: use one of {', '.join(known)}")
+    if stem not in STEMS:
+        raise ValueError(f"stem {stem!r} is unknown: use one of {', '.join(STEMS)}")
+    if width < 1:
+        raise ValueError(f"width must be at least 1, not {width}")
+    images = keras.Input((None, None, 3), name="images")
+    # The same center and scale for all data: the first normalization layer makes the constants of
+    # a data set redundant, and a served model needs none.
+    x = layers.Rescaling(4.0, offset=-2.0, name="rescale")(images)
+    kernel, stride = (3, 1) if stem == "cifar" else (7, 2)
+    x = layers.ReLU(name="stem_relu")(_conv_norm(x, width, kernel, stride, "stem"))
+    if stem == "imagenet":
+        x = layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(x)
     outputs = {}
     if name == "convnet8":
         outputs["stage1"] = x
@@ -66,23 +77,6 @@ def build_backbone(
             outputs[f"stage{stage}"] = x
     outputs["features"] = layers.GlobalAveragePooling2D(name="pool", dtype="float32")(x)
     return keras.Model(images, outputs, name=name)
-
-
-def _stem(width: int, stem: str) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """The input of a backbone and its first `width` feature maps; see `build_backbone`."""
-    if stem not in STEMS:
-        raise ValueError(f"stem {stem!r} is unknown: use one of {', '.join(STEMS)}")
-    if width < 1:
-        raise ValueError(f"width must be at least 1, not {width}")
-    images = keras.Input((None, None, 3), name="images")
-    # The same center and scale for all data: the first normalization layer makes the constants of
-    # a data set redundant, and a served model needs none.
-    x = layers.Rescaling(4.0, offset=-2.0, name="rescale")(images)
-    kernel, stride = (3, 1) if stem == "cifar" else (7, 2)
-    x = layers.ReLU(name="stem_relu")(_conv_norm(x, width, kernel, stride, "stem"))
-    if stem == "imagenet":
-        x = layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(x)
-    return images, x
 
 
 def _conv_norm(

@@ -8,15 +8,6 @@ from tfvmf.training.metrics import read_metrics
 from tfvmf.training.strategies import share_cores
 
 __all__ = [
-    "Contrastive",
-    "Interrupted",
-    "augmentation_from_config",
-    "draw_views",
-    "load_members",
-    "load_method",
-    "load_reserve",
-    "load_source",
-    "read_metrics",
-    "share_cores",
-    "train",
-]
+    "Contrastive", "Interrupted", "augmentation_from_config", "draw_views", "load_members",
+    "load_method", "load_reserve", "load_source", "read_metrics", "share_cores", "train",
+]  # fmt: skip

@@ -7,8 +7,8 @@ and does not fall back to an earlier checkpoint. A shipped run has `weights.npz`
 """
 
 import contextlib
-import itertools
 import math
+import operator
 import os
 import pathlib
 import re
@@ -50,7 +50,7 @@ class Checkpoints:
         chief: bool = True,
     ) -> None:
         self._workdir, self._keep, self._chief = workdir, keep, chief
-        self._models, self._optimizer = method.models, optimizer
+        self._method, self._optimizer = method, optimizer
         self._state = tf.train.Checkpoint(optimizer=optimizer, **method.models)
 
     def restore(self) -> int:
@@ -71,7 +71,7 @@ class Checkpoints:
     def save(self) -> None:
         """Saves the current state under its step, atomically."""
         step = int(self._optimizer.iterations.numpy())
-        for variable in [v for model in self._models.values() for v in model.variables]:
+        for variable in variables_of(self._method):
             if not np.isfinite(variable.numpy()).all():  # no run could continue from that
                 raise UserError(
                     f"the weights {variable.path} are not finite after step {step}: lower "
@@ -96,15 +96,12 @@ class Checkpoints:
 
     def _publish(self, place: pathlib.Path, step: int) -> None:
         """Moves the checkpoint from `.partial` into place, and deletes old ones."""
-
-        def is_index(path: pathlib.Path) -> bool:
-            return path.suffix == ".index"
-
-        written = [path for path in (place / ".partial").iterdir() if step_of(path) == step]
+        by_kind = operator.attrgetter("suffix")  # `.data-*` before `.index`
+        written = sorted((place / ".partial").iterdir(), key=by_kind)
         for path in written:
             _to_disk(path)
         (place / f"step-{step}.index").unlink(missing_ok=True)
-        for path in sorted(written, key=is_index):
+        for path in written:
             path.replace(place / path.name)
         _to_disk(place)
         # Later ones are deleted: they are damaged, or the run would have started from them.
@@ -114,7 +111,7 @@ class Checkpoints:
         lines = [f'model_checkpoint_path: "{kept[-1]}"']
         lines += [f'all_model_checkpoint_paths: "{name}"' for name in kept]
         write_text(place / "checkpoint", "\n".join(lines) + "\n")
-        for path in sorted(place.iterdir(), key=is_index, reverse=True):
+        for path in sorted(place.iterdir(), key=by_kind, reverse=True):
             if step_of(path) >= 0 and f"step-{step_of(path)}" not in kept:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -164,19 +161,20 @@ def _literal(path: str) -> Iterator[str]:
 
 def latest(workdir: pathlib.Path, *, report: bool = False) -> str | None:
     """Path of the newest readable checkpoint, None before the first; `report` prints damage."""
-    newest_first = paths(workdir)[::-1]
-    for path, before in itertools.zip_longest(newest_first, newest_first[1:]):
+    found = paths(workdir)
+    while found:
+        path = found.pop()
         reason = damage(path)
         if not reason:
             return path
-        if before is None:
+        if not found:
             raise UserError(
                 f"{workdir}: its newest checkpoint is damaged, and there is no earlier one "
                 f"that is not ({reason}): restore {directory(workdir)} from a copy, or train in "
                 "another directory"
             )
         if report:
-            taken = os.path.basename(before)
+            taken = os.path.basename(found[-1])
             print(f"{path} is damaged ({reason}): taking {taken}", file=sys.stderr)
     return None
 

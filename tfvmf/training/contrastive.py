@@ -67,7 +67,7 @@ class Contrastive(keras.Model):
         self.settings = dict(settings or {})
         self.seed = seed
         config = _configuration(method, self.settings)
-        _check_encoder(encoder, method, num_classes)
+        _check_encoder(encoder, config, num_classes)
         size = encoder.input.shape[1]
         if augmentation is None and size is None:
             raise UserError(
@@ -265,7 +265,7 @@ def _configuration(method: str, settings: dict[str, Any]) -> ConfigDict:
     return config
 
 
-def _check_encoder(encoder: keras.Model, method: str, num_classes: int) -> None:
+def _check_encoder(encoder: keras.Model, config: ConfigDict, num_classes: int) -> None:
     """Raises UserError for an encoder that the method cannot train completely."""
     made = "as tfvmf.models.build_encoder makes it"
     if not isinstance(encoder, keras.Model):
@@ -277,18 +277,20 @@ def _check_encoder(encoder: keras.Model, method: str, num_classes: int) -> None:
             f"the encoder has no output {', '.join(missing)}: expected a dictionary of "
             f"{', '.join(models.OUTPUTS)}, {made}"
         )
-    kind = METHODS[method]
+    method, kind = config.method, METHODS[config.method]
     if kind.needs_labels and num_classes < 2:
         raise UserError(
             f"num_classes={num_classes}: {method} needs the number of classes, at least 2"
         )
-    used = {name: outputs[name] for name in kind.trained_outputs()}
+    unused = {} if kind.probabilistic else {"concentration": "concentration=False"}
+    if kind.head_options(config)["dimension"] is None:
+        unused = {"mean_direction": "dimension=None", **unused}
+    used = {name: outputs[name] for name in models.OUTPUTS if name not in unused}
     trained = keras.Model(encoder.input, used).trainable_variables
     if idle := len(encoder.trainable_variables) - len(trained):
-        unused = " and ".join(name for name in models.OUTPUTS if name not in used)
         raise UserError(
-            f"{method} does not train {unused}, for which the encoder has {idle} weights: build it "
-            f"with {'dimension=None, ' if 'mean_direction' not in used else ''}concentration=False"
+            f"{method} does not train {' and '.join(unused)}, for which the encoder has {idle} "
+            f"weights: build it with {', '.join(unused.values())}"
         )
     constant = any(isinstance(layer, models.ConstantConcentration) for layer in encoder.layers)
     if kind.probabilistic and constant:

@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 
 from tfvmf import data
 from tfvmf.config import validate, view_size
-from tfvmf.counter_random import example_seeds
 from tfvmf.data import contact_sheet, pipeline
 from tfvmf.data.base import Subset, sample_indices
 from tfvmf.errors import UserError
@@ -23,7 +22,7 @@ from tfvmf.methods import Method
 from tfvmf.methods.base import ViewKind
 from tfvmf.progress import printable
 from tfvmf.training.monitor import Monitor, evenly
-from tfvmf.training.step import views_of
+from tfvmf.training.step import make_views, views_of
 
 _MOST_BROKEN = 0.01  # share of all files; more suggests a problem other than a few bad files
 _LEAST_RESERVE = 25  # fewer do not give the 19 ranks that alpha = 0.05 needs (posthoc.Decision)
@@ -175,10 +174,7 @@ def draw_views(config: ConfigDict, path: str | os.PathLike[str]) -> None:
     rows = evenly(source.size, _DRAWN_IMAGES)
     images = source.take(rows)
     augmentation = augmentation_from_config(config, size=view_size(config))
-    views = [
-        augmentation(images, example_seeds(config.seed, 0, tf.range(len(images)), number))
-        for number in range(_DRAWN_VIEWS)
-    ]
+    views = make_views(tf.constant(images), [(augmentation, _DRAWN_VIEWS)], (config.seed, 0))
     pixels = np.rint(255.0 * np.stack(views, axis=1)).astype(np.uint8)
     names = [source.file(int(row)) for row in rows]
     originals = list(map(contact_sheet.Picture, images, names))

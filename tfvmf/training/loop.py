@@ -26,7 +26,7 @@ from tfvmf.methods import METHODS, Method, build_method, building
 from tfvmf.progress import Progress
 from tfvmf.settings import BACKBONES
 from tfvmf.training import run_directory, strategies
-from tfvmf.training.checkpoints import Checkpoints, load_method
+from tfvmf.training.checkpoints import Checkpoints, load_method, variables_of
 from tfvmf.training.inputs import Inputs, check_broken, image_inputs, make_iterator
 from tfvmf.training.metrics import MetricsWriter, summary
 from tfvmf.training.monitor import collapse_warning
@@ -177,8 +177,7 @@ def train(
                 initialize(method)
             if start == 0 and chief:
                 run_directory.prepare(workdir, method)
-        variables = [v for model in method.models.values() for v in model.variables]
-        strategies.check_same(strategy, alike, variables, workdir, start)
+        strategies.check_same(strategy, alike, variables_of(method), workdir, start)
 
         def save_member(number: int) -> None:
             """Writes the current state as a run directory of its own."""

@@ -6,9 +6,8 @@ import keras
 import tensorflow as tf
 
 from tfvmf import data, distribute
-from tfvmf.counter_random import example_seeds
 from tfvmf.methods import Method, StepContext
-from tfvmf.methods.base import ViewKind
+from tfvmf.methods.base import ViewKind, view_seeds
 
 TrainStep = Callable[[Iterator], dict[str, tf.Tensor]]
 
@@ -22,20 +21,15 @@ def views_of(method: Method, augmentation: data.Augmentation) -> list[ViewKind]:
     return [(make, 1) for make, count in kinds for _ in range(count)]
 
 
-def make_views(images: tf.Tensor, kinds: Sequence[ViewKind], seed: tf.Tensor) -> list[tf.Tensor]:
-    """The views of one replica's share [B, H, W, 3] of a batch; `seed` is (seed, step).
-
-    They depend only on (seed, step, position in the global batch, view), not on replicas.
-    """
-    rows = tf.shape(images)[0]
-    positions = distribute.replica_id() * rows + tf.range(rows)
+def make_views(
+    images: tf.Tensor, kinds: Sequence[ViewKind], seed: tf.Tensor | tuple[int, int]
+) -> list[tf.Tensor]:
+    """The views of one replica's share [B, H, W, 3] of a batch; `seed` is (seed, step)."""
     made: list[tf.Tensor] = []
     for augmentation, count in kinds:
-        numbers = range(len(made), len(made) + count)
-        seeds = [example_seeds(seed[0], seed[1], positions, number) for number in numbers]
+        seeds = view_seeds(seed, images, range(len(made), len(made) + count))
         # All views at once: one large batch per operation is faster than several small ones.
-        copies = tf.concat([images] * count, axis=0)
-        made += tf.split(augmentation(copies, tf.concat(seeds, axis=0)), count)
+        made += tf.split(augmentation(tf.concat([images] * count, axis=0), seeds), count)
     return made
 
 
@@ -70,7 +64,9 @@ def make_train_step(
 
     `backbone_rate` scales updates of the backbone. Build everything in the strategy's scope.
     """
-    slow = method.backbone_variables if backbone_rate != 1.0 else []
+    slow: list[keras.Variable] = []
+    if backbone_rate != 1.0:
+        slow = method.encoder.get_layer(method.backbone.model.name).trainable_variables
 
     def replica_step(batch: dict[str, tf.Tensor], context: StepContext) -> dict[str, tf.Tensor]:
         made = make_views(batch["image"], views, context.seed)
