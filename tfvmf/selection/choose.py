@@ -255,11 +255,12 @@ class _Pool:
         self.rows, self.names = columns.pop("row"), columns.pop("file")
         self.path, self.vectors, self.scores = table.path, "".join(vectors[:1]), columns
         self.notes, self._place = notes, place
-        self.directions = self._compared = np.zeros((0, 0), np.float32)
+        maps: dict[str, np.ndarray] = {}
         for name, width in widths.items():
             shape = len(self.rows), width
-            self._compared = np.memmap(place / name, np.float32, "r", shape=shape)
-            self.directions = self.directions if self.directions.size else self._compared
+            maps[name] = np.memmap(place / name, np.float32, "r", shape=shape)
+        self.directions = maps.get(self.vectors, np.zeros((0, 0), np.float32))
+        self._compared = maps.get("levels", self.directions)
         self.allowed = np.array([name not in earlier for name in self.names], bool)
         self.certainty = columns.get("concentration", np.zeros(len(self.rows)))
         what = self.vectors or "score"
@@ -325,10 +326,9 @@ class _Pool:
         made: list[dict[str, np.ndarray]] = []
         for at in range(0, len(self.rows), 1024):
             rows = slice(at, at + 1024)
-            scores = [self.scores[name][rows] for name in kappa]
-            scores.append(familiarity(self.directions[rows]).numpy())
-            decided = {name: value.numpy() for name, value in decision(*scores).items()}
-            made.append({"familiarity": scores[-1], **decided})
+            scores = {"familiarity": familiarity(self.directions[rows])}
+            scores |= decision(*(self.scores[k][rows] for k in kappa), scores["familiarity"])
+            made.append({name: value.numpy() for name, value in scores.items()})
         self.scores |= {name: np.concatenate([part[name] for part in made]) for name in made[0]}
         self.notes.append(
             f"familiarity fitted to {len(known):,} rows of {table.path}, the decision to "
