@@ -428,7 +428,7 @@ def _weighted(pool: _Pool, weights: Mapping[str, float], count: int) -> _Found:
     found = _ranked(pool, total, "")
     if "diverse" in weights:
         # 1 - |mean|^2 is the mean distance 1 - cosine of two images.
-        mean = strategies.total(pool.directions) / len(pool.rows)
+        mean = pool.directions.mean(axis=0, dtype=np.float64)
         unit = max(1 - float(mean @ mean), 1e-6)
         found = _diverse(pool, count, None, total * unit / weights["diverse"])
         gaps = (1 - found.scores) / unit

@@ -1,7 +1,7 @@
 """Exports a trained run as a model that can be served without this package."""
 
 import contextlib
-import io
+import itertools
 import os
 import pathlib
 import re
@@ -13,7 +13,6 @@ import keras
 import ml_collections
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tfvmf import posthoc, training
@@ -234,17 +233,12 @@ def calibration_data(
 
 
 def _check(path: pathlib.Path, encoder: keras.Model, size: int) -> None:
-    """Compares the written model, loaded again, with the encoder on images of all extremes."""
-    rng = np.random.default_rng(0)
-    inputs: np.ndarray
+    """Compares the written model, loaded again, with the encoder."""
     if len(encoder.input.shape) == 2:
-        inputs = rng.normal(size=(6, encoder.input.shape[1])).astype(np.float32)
-        name, scale = "features", 1
+        features = np.random.default_rng(0).normal(size=(6, encoder.input.shape[1]))
+        name, scale, inputs = "features", 1, features.astype(np.float32)
     else:
-        inputs = rng.integers(0, 256, (6, size, size, 3), dtype=np.uint8)
-        inputs[2], inputs[3] = 0, 255
-        inputs[4:] = np.where(inputs[:2] > 127, 255, 0)
-        name, scale = "images", 255
+        name, scale, inputs = "images", 255, formats.generated_images(size, 8)
     with literal(path) as place:
         served = tf.saved_model.load(place).signatures["serving_default"](**{name: inputs})
     expected = encoder(inputs / np.float32(scale), training=False)
@@ -279,10 +273,8 @@ def write_warmup(directory: pathlib.Path, *, image_size: int) -> bool:
     with tf.io.TFRecordWriter(str(directory / _WARMUP_FILE)) as writer:
         for count in WARMUP_BATCHES:
             images = rng.integers(0, 256, (count, image_size, image_size, 3), dtype=np.uint8)
-            files = [io.BytesIO() for _ in images]
-            for index, image in enumerate(images):
-                Image.fromarray(image).save(files[index], "PNG" if index % 2 else "JPEG")
-            contents = np.array([file.getvalue() for file in files], object)
+            encode = itertools.cycle([tf.io.encode_jpeg, tf.io.encode_png])
+            contents = [next(encode)(image).numpy() for image in images]
             for signature, name, value in (
                 ("serving_default", "images", images),
                 ("serving_bytes", "image_bytes", contents),
