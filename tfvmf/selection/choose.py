@@ -9,7 +9,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import rankdata
@@ -336,8 +336,7 @@ class _Pool:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """Rows of the pool in order, their values, and reasons and groups."""
 
     rows: np.ndarray
@@ -426,6 +425,7 @@ def _weighted(pool: _Pool, weights: Mapping[str, float], count: int) -> _Found:
         ranks[name] = (rankdata(values) - 1) / max(len(values) - 1, 1)
         total += weights[name] * ranks[name]
     found = _ranked(pool, total, "")
+    scores = found.scores
     if "diverse" in weights:
         # 1 - |mean|^2 is the mean distance 1 - cosine of two images.
         mean = pool.directions.mean(axis=0, dtype=np.float64)
@@ -433,14 +433,13 @@ def _weighted(pool: _Pool, weights: Mapping[str, float], count: int) -> _Found:
         found = _diverse(pool, count, None, total * unit / weights["diverse"])
         gaps = (1 - found.scores) / unit
         scores = total[found.rows] + weights["diverse"] * gaps
-        found = dataclasses.replace(found, scores=scores)
+    told = {name: rank[found.rows] for name, rank in ranks.items()}
+    told |= {"diverse": gaps} if "diverse" in weights else {}
 
     def reason(at: int) -> str:
-        told = {name: rank[found.rows[at]] for name, rank in ranks.items()}
-        told |= {"diverse": gaps[at]} if "diverse" in weights else {}
-        return ", ".join(f"{name} {told[name]:.3f}" for name in weights)
+        return ", ".join(f"{name} {told[name][at]:.3f}" for name in weights)
 
-    return dataclasses.replace(found, reason=reason)
+    return _Found(found.rows, scores, reason)
 
 
 def read_exclusions(names: Sequence[str | os.PathLike[str]]) -> dict[str, bool]:
