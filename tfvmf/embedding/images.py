@@ -28,7 +28,6 @@ from pyarrow import fs
 
 from tfvmf.data import Source
 from tfvmf.data.base import Request
-from tfvmf.data.contact_sheet import TILE
 from tfvmf.data.folder import EXTENSIONS, arrange_files, files_identity, list_files
 from tfvmf.data.images import read_images
 from tfvmf.data.sources import parse
@@ -65,11 +64,6 @@ class FileImages:
         errors = [_text(broken.get(place, "")) for place in range(len(rows))]
         return pixels[[not error for error in errors]], errors
 
-    def tile(self, row: int) -> np.ndarray:
-        """An image for the contact sheet; gray if the file no longer exists."""
-        tile, _ = self.read(range(row, row + 1), TILE)
-        return tile[0] if len(tile) else np.full((TILE, TILE, 3), 200, np.uint8)
-
     def identity(self) -> str:
         """A hash of the files' paths, sizes and times."""
         return files_identity(self.paths)
@@ -101,12 +95,8 @@ class SourceImages:
         self.labels = label_names(source.labels, source.class_names)
 
     def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
-        """The pixels, and no errors."""
+        """The pixels, in the size of the source, and no errors."""
         return self._source.images(rows.start, rows.stop), [""] * len(rows)
-
-    def tile(self, row: int) -> np.ndarray:
-        """An image for the contact sheet."""
-        return self._source.images(row, row + 1)[0]
 
 
 class Records:

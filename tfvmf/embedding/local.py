@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib
+import importlib.util
 import itertools
 import json
 import operator
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import tfvmf
 from tfvmf.data import contact_sheet, load_source
-from tfvmf.data.contact_sheet import Picture
+from tfvmf.data.contact_sheet import TILE, Block, Picture
 from tfvmf.embedding import table
 from tfvmf.embedding.images import FileImages, SourceImages, find_images, list_images
 from tfvmf.errors import UserError
@@ -161,7 +161,9 @@ def embed(
     if of and (sort or restart or with_levels):
         given = f"sort={sort}" if sort else "restart=true" if restart else "with_levels=true"
         raise UserError(f"{given}: not with shard and engine=ray, which write a directory")
-    on_ray = _import_on_ray() if engine == "ray" else None
+    on_ray = engine == "ray"
+    if on_ray and importlib.util.find_spec("ray") is None:
+        raise UserError("engine=ray: Ray is not installed: pip install 'tfvmf[ray]'")
     find = functools.partial(find_images, column=column) if on_ray else list_images
     images: Any = find(os.fspath(data), split, max_pixels)
     directory = output if of else output.with_name(f"{output.name}.parts")
@@ -171,10 +173,10 @@ def embed(
         size = loaded.card["image_size"]
         if size is None:
             raise UserError(f"{loaded.path} does not say the size of its images: expected a run")
-        options: dict[str, Any] = {"download": download, "max_pixels": max_pixels}
-        images = images or SourceImages(
-            load_source(data, split, data_dir=data_dir, image_size=size, **options)
-        )
+        if images is None:
+            place: dict[str, Any] = {"data_dir": data_dir, "download": download}
+            source = load_source(data, split, image_size=size, max_pixels=max_pixels, **place)
+            images = SourceImages(source)
         # Records have one file per input file.
         units = getattr(images, "units", None) or file_rows(len(images.names), PART_ROWS * (not of))
         # An empty batch shows the columns.
@@ -201,9 +203,11 @@ def embed(
         files = {unit: directory / f"{unit:08}.{'parquet' if of else 'arrow'}" for unit in own}
         missing = {unit: units[unit] for unit in own if not files[unit].exists()}
         if on_ray:
-            path = str(pathlib.Path(loaded.path).absolute())
-            work = on_ray.Work(path, settings, plan["model"], schema, batch_size, max_pixels)
-            rows = on_ray.embed_units(images, missing, work, actors=actors, address=ray_address)
+            from tfvmf.embedding.on_ray import Work, embed_units
+
+            path = str(loaded.path.absolute())
+            work = Work(path, settings, plan["model"], schema, batch_size, max_pixels)
+            rows = embed_units(images, missing, work, actors=actors, address=ray_address)
         else:
             rows = (
                 (unit, block)
@@ -222,16 +226,6 @@ def embed(
         done = _join(directory, images, output, schema, loaded.card.get("calibration"), bool(sort))
         shutil.rmtree(directory)
         return done
-
-
-def _import_on_ray() -> Any:
-    """The module `on_ray`; UserError if Ray is not installed."""
-    try:
-        return importlib.import_module("tfvmf.embedding.on_ray")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "ray":
-            raise
-        raise UserError("engine=ray: Ray is not installed: pip install 'tfvmf[ray]'") from error
 
 
 def file_rows(count: int, rows: int = 0) -> list[range]:
@@ -336,11 +330,11 @@ def embed_rows(
     """Embeds some images, batch by batch, into rows of their table."""
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]
+        part = slice(batch.start, batch.stop)
         pixels, errors = images.read(batch, model.card["image_size"])
-        texts: dict[str, Sequence[str]] = {"error": errors}
-        texts["file"] = images.names[batch.start : batch.stop]
+        texts: dict[str, Sequence[str]] = {"file": images.names[part], "error": errors}
         if images.labels is not None:
-            texts["label"] = images.labels[batch.start : batch.stop]
+            texts["label"] = images.labels[part]
         outputs = model.embed(pixels, batch_size=batch_size, progress=False)
         yield table.to_arrow(schema, texts, outputs)
 
@@ -348,22 +342,21 @@ def embed_rows(
 def _summary(
     parts: Iterable[table.Columns], output: pathlib.Path, columns: Sequence[str]
 ) -> Embedded:
-    """Counts the rows, which come some at a time."""
-    images, good, accepted, lowest, highest = 0, 0, 0, np.inf, -np.inf
+    """Counts the rows, which come some at a time; of broken ones kappa is NaN, `accept` False."""
+    images, good, accepted, lowest, highest = 0, 0, 0, np.nan, np.nan
     for part in parts:
-        fine = part["error"] == ""
-        images, good = images + len(fine), good + int(fine.sum())
-        kappa = part["concentration"][fine]
-        lowest = min(lowest, float(kappa.min(initial=np.inf)))
-        highest = max(highest, float(kappa.max(initial=-np.inf)))
-        accepted += int(part["accept"][fine].sum()) if "accept" in part else 0
+        images += len(part["error"])
+        good += int((part["error"] == "").sum())
+        accepted += int(part["accept"].sum()) if "accept" in part else 0
+        lowest = float(np.fmin.reduce(part["concentration"], initial=lowest))
+        highest = float(np.fmax.reduce(part["concentration"], initial=highest))
     return Embedded(
         output=output,
         images=images,
         broken=images - good,
         rejected=good - accepted if "accept" in columns else None,
-        lowest=lowest if good else np.nan,
-        highest=highest if good else np.nan,
+        lowest=lowest,
+        highest=highest,
     )
 
 
@@ -379,12 +372,10 @@ def _join(
     count = len(images.names)
     natural = np.arange(count)
     wanted = ("error", "concentration", "confidence", "accept")
-    found: dict[str, list[np.ndarray]] = {name: [] for name in wanted if name in schema.names}
-    for block in _blocks(parts, natural)(list(found)):
-        for name, values in found.items():
-            values.append(table.to_numpy(block, name))
-    scalars = {name: np.concatenate(values) for name, values in found.items()}
-    done = _summary([scalars], output, list(scalars))
+    names = [name for name in wanted if name in schema.names]
+    whole = pa.concat_tables(_blocks(parts, natural)(names))
+    scalars = {name: table.to_numpy(whole, name) for name in names}
+    done = _summary([scalars], output, names)
     kappa, good = scalars["concentration"], scalars["error"] == ""
     drift = None
     if {"accept", "confidence"} <= {*scalars} and good.any():
@@ -400,12 +391,13 @@ def _join(
         least = drawn[: min(DRAWN, -(-len(drawn) // 2))]
         most = drawn[len(least) :][::-1][:DRAWN]
 
-        def block(heading: str, rows: np.ndarray) -> contact_sheet.Block:
-            notes = (f"concentration {kappa[row]:#.3g}" for row in rows)
-            tiles, names = map(images.tile, rows), (images.names[row] for row in rows)
-            return contact_sheet.Block(heading, list(map(Picture, tiles, names, notes)), columns=5)
+        def picture(row: int) -> Picture:
+            pixels, _ = images.read(range(row, row + 1), TILE)
+            tile = pixels[0] if len(pixels) else np.full((TILE, TILE, 3), 200, np.uint8)  # gone
+            return Picture(tile, images.names[row], f"concentration {kappa[row]:#.3g}")
 
-        blocks = [block("least certain first", least), block("most certain first", most)]
+        halves = {"least certain first": least, "most certain first": most}
+        blocks = [Block(name, [*map(picture, rows)], columns=5) for name, rows in halves.items()]
         contact_sheet.write_sheet(blocks, sheet, title=f"{output.name}: {count:,} images")
     return dataclasses.replace(done, drift=drift, sheet=sheet)
 
@@ -415,14 +407,13 @@ def _blocks(parts: pathlib.Path, order: np.ndarray) -> Callable[..., Iterator[pa
 
     def blocks(columns: Sequence[str]) -> Iterator[pa.Table]:
         for start in range(0, len(order), table.ROWS):
-            rows = order[start : start + table.ROWS]
-            by_part = np.argsort(rows // PART_ROWS, kind="stable")
+            numbers, rows = np.divmod(order[start : start + table.ROWS], PART_ROWS)
             pieces = []
-            for number in np.unique(rows // PART_ROWS):
+            for number in np.unique(numbers):
                 with pa.memory_map(str(parts / f"{number:08}.arrow")) as file:
                     part = pa.ipc.open_file(file).read_all().select(list(columns))
-                    chosen = rows[by_part][rows[by_part] // PART_ROWS == number]
-                    pieces.append(part.take(chosen % PART_ROWS))
-            yield pa.concat_tables(pieces).combine_chunks().take(np.argsort(by_part))
+                    pieces.append(part.take(rows[numbers == number]))
+            places = np.argsort(np.argsort(numbers, kind="stable"))
+            yield pa.concat_tables(pieces).combine_chunks().take(places)
 
     return blocks

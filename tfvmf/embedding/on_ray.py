@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class Work(NamedTuple):
 
 def embed_units(
     images: FileImages | Records, units: Units, work: Work, *, actors: int, address: str
-) -> Iterator[tuple[int, pa.Table]]:
+) -> Generator[tuple[int, pa.Table], None, None]:
     """The rows of some units, in order, as (unit, some of its rows)."""
     if not units:
         return

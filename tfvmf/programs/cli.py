@@ -74,10 +74,7 @@ def define(program: Any, values: flags.FlagValues, argv: list[str]) -> None:
 def run_program(
     name: str, program: Any, arguments: Sequence[str], values: flags.FlagValues | None = None
 ) -> int:
-    """Parses what follows `name`, as in `tfvmf train`, calls the `main` of a verb's module.
-
-    Returns the exit code.
-    """
+    """Parses what follows `name`, calls the `main` of a verb's module; returns the exit code."""
     # Flags of its own, not absl's global ones: no verb meets the flags of another.
     found = flags.FlagValues() if values is None else values
     found.set_gnu_getopt(True)  # flags may follow an argument
@@ -94,7 +91,9 @@ def run_program(
             _parse(found, argv, program)
             program.main(found)
         except UserError as error:
-            return complain(name, _with_flag(found, str(error)))
+            argument = re.match(r"(\w+)=", str(error))  # the library's name of a flag
+            flag = "--" if argument and argument[1] in found else ""
+            return complain(name, f"{flag}{error}")
         except KeyboardInterrupt:
             return complain(name, "stopped", code=130)
         except Exception as error:
@@ -116,8 +115,8 @@ def run_program(
 
 def run(main: Callable[[], None], values: flags.FlagValues = flags.FLAGS) -> None:
     """Runs a script with absl's global flags, or with `values`, such as benchmarks/bench.py."""
-    told = {"__doc__": sys.modules["__main__"].__doc__, "main": lambda values: main()}
-    program = types.SimpleNamespace(ARGUMENTS=(), FLAGS={}, **told)
+    program = types.SimpleNamespace(ARGUMENTS=(), FLAGS={}, main=lambda values: main())
+    program.__doc__ = sys.modules["__main__"].__doc__
     sys.exit(run_program(pathlib.Path(sys.argv[0]).name, program, sys.argv[1:], values))
 
 
@@ -275,12 +274,6 @@ def _parse(values: flags.FlagValues, argv: list[str], program: Any) -> None:
         if not values[name].value:
             what = values[name].help.removesuffix("; required")
             raise UserError(f"--{name} is missing: {what}")
-
-
-def _with_flag(values: flags.FlagValues, message: str) -> str:
-    """A message of the library about an argument, `suite=x: ...`, as one about the flag."""
-    found = re.match(r"(\w+)=", message)
-    return f"--{message}" if found and found[1] in values else message
 
 
 def _unknown_flag(values: flags.FlagValues, name: str) -> str:

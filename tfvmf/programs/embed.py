@@ -43,10 +43,7 @@ FLAGS: cli.Flags = {
     "output": "the file to write: .parquet, .npz, or .csv, which has no vectors; or a directory, "
     "with --shard or --engine=ray",
     **dict.fromkeys(("checkpoint", "data_dir", "download", "max_pixels", "trust_model"), ""),
-    "with_levels": (
-        False,
-        "also write levels, by which select finds near-duplicates best; of a run",
-    ),
+    "with_levels": (False, "also write levels, which tell near-duplicates apart best; of a run"),
     "sort": ("", "concentration: sort the rows, draw a sheet", ["concentration"]),
     "batch_size": (64, "images per forward pass", 1),
     "restart": (False, "do not continue what OUTPUT.parts holds, but start again"),

@@ -79,7 +79,14 @@ def main(values: flags.FlagValues) -> None:
     )
     cli.import_tensorflow()
     subject = _load(values, find_model(values.model or values.workdir or cli.DEFAULT_RUN))
-    options = dataclasses.replace(options, supervised=_load_supervised(values))
+    if values.supervised_workdir:
+        try:
+            supervised = evaluation.subject_from_run(
+                values.supervised_workdir, **cli.given(values, "data_dir max_pixels trust_model")
+            )
+        except UserError as error:
+            raise UserError(f"--supervised_workdir: {error}") from error
+        options = dataclasses.replace(options, supervised=supervised)
     evaluation.evaluate(subject, values.suite, options)
 
 
@@ -126,15 +133,3 @@ def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
         load=load,
         directory=values.output or f"runs/{model.stem}/eval-{cli.short_name(values.data)}",
     )
-
-
-def _load_supervised(values: flags.FlagValues) -> Any:
-    """The subject that --supervised_workdir names, if it does."""
-    if not values.supervised_workdir:
-        return None
-    try:
-        return evaluation.subject_from_run(
-            values.supervised_workdir, **cli.given(values, "data_dir max_pixels trust_model")
-        )
-    except UserError as error:
-        raise UserError(f"--supervised_workdir: {error}") from error

@@ -59,14 +59,9 @@ def main(values: flags.FlagValues) -> None:
         config, _ = run_directory.read(model)
         _, source = serving.calibration_data(config, values.calibrate_on, values.data)
         cli.download(values, [source], data_dir=config.data.data_dir)
-    given = cli.given(values, "checkpoint calibrate_on data alpha data_dir max_pixels with_probe")
-    path = serving.export_model(
-        *(model, values.output),
-        keras_file=values.keras,
-        format=chosen,
-        trust_model=values.trust_model,
-        **given,
-    )
+    names = "checkpoint calibrate_on data alpha data_dir max_pixels with_probe trust_model"
+    given = cli.given(values, names) | {"keras_file": values.keras, "format": chosen}
+    path = serving.export_model(model, values.output, **given)
     card = serving.read_card(path)
     if card["image_size"] is None:
         print(f"exported: {path} (features in, not images)")

@@ -53,26 +53,20 @@ FLAGS: cli.Flags = {
     "epochs": (int, "passes over the images; by default enough for 400 steps", 1),
     "learning_rate": (float, "learning rate of Adam; 1e-3 by default", 0),
 }
-_SETTINGS = {
-    "model": ("feature_layer", "input_range", "level_layers", "weights"),
-    "data": ("image_size", "data_dir", "max_pixels"),
-    "fit_kappa": ("cache_views",),
-    "concentration": ("levels", "view_kind"),
-    "optimizer": ("learning_rate",),
-}
-
-
-def changes(values: flags.FlagValues) -> dict[str, object]:
-    """The settings that the flags ask for."""
-    given = {f"{part}.{name}": values[name].value for part in _SETTINGS for name in _SETTINGS[part]}
-    given |= {"epochs": values.epochs, "seed": values.seed, "data.source": values.data}
-    given["data.max_pixels"] = values.max_pixels or None
-    settings = config_flags.get_override_values(values["config"])
-    return settings | {key: value for key, value in given.items() if value not in (None, "")}
+# The settings that flags set, whose names are their last parts.
+_SETTINGS = (
+    *("model.feature_layer", "model.input_range", "model.level_layers", "model.weights"),
+    *("data.image_size", "data.data_dir", "concentration.levels", "concentration.view_kind"),
+    *("fit_kappa.cache_views", "optimizer.learning_rate", "epochs", "seed"),
+)
 
 
 def main(values: flags.FlagValues) -> None:
     """Fits, says what to do next."""
+    given = {key: values[key.rpartition(".")[2]].value for key in _SETTINGS}
+    given |= {"data.source": values.data, "data.max_pixels": values.max_pixels or None}
+    settings = config_flags.get_override_values(values["config"])
+    changes = settings | {key: value for key, value in given.items() if value not in (None, "")}
     model = find_model(values.model)
     of_run = read_text(model / "config.json") is not None
     if of_run and values["config"].present:
@@ -90,11 +84,7 @@ def main(values: flags.FlagValues) -> None:
         used = (values.data or loaded.data.source, loaded.data.eval_source)
         cli.download(values, used, data_dir=loaded.data.data_dir)
     posthoc.fit_kappa(
-        values.model,
-        workdir,
-        config=config,
-        changes=changes(values),
-        trust_model=values.trust_model,
+        values.model, workdir, config=config, changes=changes, trust_model=values.trust_model
     )
     following = f"tfvmf evaluate {workdir}"
     if model.suffix == ".npz":

@@ -43,7 +43,7 @@ FLAGS: cli.Flags = {
 def main(values: flags.FlagValues) -> None:
     """Makes what was asked for, says where it is."""
     budget, seed = BUDGETS[values.budget], values.seed or 0
-    repeat = tuple(filter(None, values.repeat.split(",")))
+    repeat = cli.listed(values.repeat)
     check_known("repeat", repeat, all_runs(budget))
     name = budget.name + (f"-seed{seed}" if seed else "")
     if not values.dry_run:

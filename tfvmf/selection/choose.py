@@ -9,7 +9,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import rankdata
@@ -255,11 +255,12 @@ class _Pool:
         self.rows, self.names = columns.pop("row"), columns.pop("file")
         self.path, self.vectors, self.scores = table.path, "".join(vectors[:1]), columns
         self.notes, self._place = notes, place
-        self.directions = self._compared = np.zeros((0, 0), np.float32)
+        maps: dict[str, np.ndarray] = {}
         for name, width in widths.items():
             shape = len(self.rows), width
-            self._compared = np.memmap(place / name, np.float32, "r", shape=shape)
-            self.directions = self.directions if self.directions.size else self._compared
+            maps[name] = np.memmap(place / name, np.float32, "r", shape=shape)
+        self.directions = maps.get(self.vectors, np.zeros((0, 0), np.float32))
+        self._compared = maps.get("levels", self.directions)
         self.allowed = np.array([name not in earlier for name in self.names], bool)
         self.certainty = columns.get("concentration", np.zeros(len(self.rows)))
         what = self.vectors or "score"
@@ -325,10 +326,9 @@ class _Pool:
         made: list[dict[str, np.ndarray]] = []
         for at in range(0, len(self.rows), 1024):
             rows = slice(at, at + 1024)
-            scores = [self.scores[name][rows] for name in kappa]
-            scores.append(familiarity(self.directions[rows]).numpy())
-            decided = {name: value.numpy() for name, value in decision(*scores).items()}
-            made.append({"familiarity": scores[-1], **decided})
+            scores = {"familiarity": familiarity(self.directions[rows])}
+            scores |= decision(*(self.scores[k][rows] for k in kappa), scores["familiarity"])
+            made.append({name: value.numpy() for name, value in scores.items()})
         self.scores |= {name: np.concatenate([part[name] for part in made]) for name in made[0]}
         self.notes.append(
             f"familiarity fitted to {len(known):,} rows of {table.path}, the decision to "
@@ -336,8 +336,7 @@ class _Pool:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """Rows of the pool in order, their values, and reasons and groups."""
 
     rows: np.ndarray
@@ -426,21 +425,21 @@ def _weighted(pool: _Pool, weights: Mapping[str, float], count: int) -> _Found:
         ranks[name] = (rankdata(values) - 1) / max(len(values) - 1, 1)
         total += weights[name] * ranks[name]
     found = _ranked(pool, total, "")
+    scores = found.scores
     if "diverse" in weights:
         # 1 - |mean|^2 is the mean distance 1 - cosine of two images.
-        mean = strategies.total(pool.directions) / len(pool.rows)
+        mean = pool.directions.mean(axis=0, dtype=np.float64)
         unit = max(1 - float(mean @ mean), 1e-6)
         found = _diverse(pool, count, None, total * unit / weights["diverse"])
         gaps = (1 - found.scores) / unit
         scores = total[found.rows] + weights["diverse"] * gaps
-        found = dataclasses.replace(found, scores=scores)
+    told = {name: rank[found.rows] for name, rank in ranks.items()}
+    told |= {"diverse": gaps} if "diverse" in weights else {}
 
     def reason(at: int) -> str:
-        told = {name: rank[found.rows[at]] for name, rank in ranks.items()}
-        told |= {"diverse": gaps[at]} if "diverse" in weights else {}
-        return ", ".join(f"{name} {told[name]:.3f}" for name in weights)
+        return ", ".join(f"{name} {told[name][at]:.3f}" for name in weights)
 
-    return dataclasses.replace(found, reason=reason)
+    return _Found(found.rows, scores, reason)
 
 
 def read_exclusions(names: Sequence[str | os.PathLike[str]]) -> dict[str, bool]:

@@ -5,6 +5,7 @@ TensorFlow is only needed for the pictures of a TFDS data set.
 """
 
 import base64
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -14,7 +15,6 @@ import os
 import pathlib
 import re
 import shutil
-import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -106,10 +106,9 @@ def explore(
     lead = f"{count:,} of {len(found):,} images" if rows < len(found) else f"{count:,} images"
     lead += f"; {left_out:,} rows left out: broken, or not finite" if left_out else ""
     pictures = _Pictures(values["file"], data, data_dir, max_pixels)
-    write = _write_one if page.suffix == ".html" else _write_folder
     sources = filter(None, (_parse(name)[0] for name in values["file"]))
     return Explored(
-        page=write(page, values, lead, pictures),
+        page=_write(page, values, lead, pictures),
         images=count,
         left_out=left_out,
         missing=pictures.missing,
@@ -171,20 +170,15 @@ def _kept(
     """Positions on the map [N, 2], cosines and rows of neighbors [N, k], cached on disk."""
     path = page.with_suffix(".map.npz") if page.suffix == ".html" else page / "map.npz"
     key = hashlib.sha256(directions.tobytes() + bytes([1, seed % 256, NEIGHBORS])).hexdigest()
-    names = ("positions", "cosines", "neighbors")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if str(archive["key"]) == key:
-                return tuple(archive[name] for name in names)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        pass  # missing, or not ours: it is written again
+    with contextlib.suppress(UserError), files.arrays(path) as stored:  # missing, or not ours
+        if str(stored["key"]) == key:
+            return stored["positions"], stored["cosines"], stored["neighbors"]
     k = min(NEIGHBORS, len(directions) - 1)
-    near = nearest(directions, k) if k else (np.zeros((1, 0)), np.zeros((1, 0), np.int64))
-    found = project(directions, seed=seed), *near
+    cosines, near = nearest(directions, k) if k else np.zeros((2, 1, 0), np.int64)
+    found = {"positions": project(directions, seed=seed), "cosines": cosines, "neighbors": near}
     with files.replacing(path) as file:
-        arrays = dict(zip(names, found, strict=True))
-        np.savez_compressed(file, allow_pickle=False, key=np.array(key), **arrays)
-    return found
+        np.savez_compressed(file, allow_pickle=False, key=np.array(key), **found)
+    return found["positions"], cosines, near
 
 
 def project(directions: np.ndarray, *, seed: int = 0) -> np.ndarray:
@@ -332,26 +326,29 @@ def _encode(pixels: np.ndarray, limit: int) -> bytes:
     return file.getvalue()
 
 
-def _write_one(
+def _write(
     page: pathlib.Path, values: dict[str, Any], lead: str, pictures: _Pictures
 ) -> pathlib.Path:
-    frame = len(_render(values, lead, pictures, []).encode())
-    room = (PAGE_BYTES - 10_000 - frame) // values["rows"] * 3 // 4 - 6
-    if room < 400:
-        raise UserError(
-            f"output={page}: the names of its {values['rows']:,} images take {frame / 1e6:.0f} MB, "
-            f"which leaves no room for pictures: name a folder"
-        )
-    encoded = pictures.encoded(min(room, _THUMBNAIL_BYTES))
-    thumbnails = [base64.b64encode(each).decode("ascii") if each else None for each in encoded]
-    files.write_text(page, _render(values, lead, pictures, thumbnails))
-    return page
+    """Writes one file, or a folder of the page and its thumbnails; returns the page."""
 
+    def render(thumbnails: Sequence[str | int | None]) -> str:
+        missing = f"; {pictures.missing:,} without a picture" if pictures.missing else ""
+        shown = {"title": values["table"], "lead": lead + missing, "thumbnails": thumbnails}
+        return pages.render("explore.html.j2", values=values, **shown)
 
-def _write_folder(
-    folder: pathlib.Path, values: dict[str, Any], lead: str, pictures: _Pictures
-) -> pathlib.Path:
-    with files.scratch(folder) as place:
+    if page.suffix == ".html":
+        frame = len(render([]).encode())
+        room = (PAGE_BYTES - 10_000 - frame) // values["rows"] * 3 // 4 - 6
+        if room < 400:
+            raise UserError(
+                f"output={page}: the names of its {values['rows']:,} images take {frame / 1e6:.0f} "
+                "MB, which leaves no room for pictures: name a folder"
+            )
+        encoded = pictures.encoded(min(room, _THUMBNAIL_BYTES))
+        inline = [base64.b64encode(each).decode("ascii") if each else None for each in encoded]
+        files.write_text(page, render(inline))
+        return page
+    with files.scratch(page) as place:
         there: list[int] = []
         (place / "thumbnails").mkdir()
         for row, content in enumerate(pictures.encoded(_THUMBNAIL_BYTES)):
@@ -360,15 +357,7 @@ def _write_folder(
                 path = place / "thumbnails" / f"{row // 1000:03}" / f"{row:06}.webp"
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(content)
-        shutil.rmtree(folder / "thumbnails", ignore_errors=True)
-        (place / "thumbnails").replace(folder / "thumbnails")
-    files.write_text(folder / "index.html", _render(values, lead, pictures, there))
-    return folder / "index.html"
-
-
-def _render(
-    values: dict[str, Any], lead: str, pictures: _Pictures, thumbnails: Sequence[str | int | None]
-) -> str:
-    lead += f"; {pictures.missing:,} without a picture" if pictures.missing else ""
-    shown = {"title": values["table"], "lead": lead, "thumbnails": thumbnails}
-    return pages.render("explore.html.j2", values=values, **shown)
+        shutil.rmtree(page / "thumbnails", ignore_errors=True)
+        (place / "thumbnails").replace(page / "thumbnails")
+    files.write_text(page / "index.html", render(there))
+    return page / "index.html"

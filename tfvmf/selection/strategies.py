@@ -147,7 +147,8 @@ def whiten(vectors: np.ndarray, scratch: str | os.PathLike[str]) -> np.ndarray:
     less weight to what varies between all images, and more to what only two images share.
     """
     size, width = vectors.shape
-    mean, square = (total(vectors) / max(size, 1)).astype(np.float32), np.zeros((width, width))
+    total, square = vectors.sum(axis=0, dtype=np.float64), np.zeros((width, width))
+    mean = (total / max(size, 1)).astype(np.float32)
     for block in _blocks(size, width):
         part = vectors[block] - mean
         square += part.T @ part
@@ -161,13 +162,6 @@ def whiten(vectors: np.ndarray, scratch: str | os.PathLike[str]) -> np.ndarray:
             part /= np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12)
             file.write(np.ascontiguousarray(part, np.float32).data)
     return np.memmap(scratch, np.float32, "r", shape=(size, width))
-
-
-def total(directions: np.ndarray) -> np.ndarray:
-    """The sum of all rows [d], in float64."""
-    blocks = _blocks(len(directions), _BLOCK)
-    parts = (directions[block].sum(axis=0, dtype=np.float64) for block in blocks)
-    return sum(parts, np.zeros(directions.shape[1]))
 
 
 def diverse(
@@ -212,7 +206,7 @@ def diverse(
 
     with Progress(count, unit="image", description="diverse", brief=True) as bar:
         if not len(fresh) and count and size:  # the first is the row closest to the mean
-            center = total(directions)
+            center = directions.sum(axis=0, dtype=np.float64)
             center = (center / max(np.linalg.norm(center), 1e-12)).astype(np.float32)
             pick(int((directions @ center + extra).argmax()), -1.0)
             fresh = np.array(picked)

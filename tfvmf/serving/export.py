@@ -1,7 +1,7 @@
 """Exports a trained run as a model that can be served without this package."""
 
 import contextlib
-import io
+import itertools
 import os
 import pathlib
 import re
@@ -13,7 +13,6 @@ import keras
 import ml_collections
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tfvmf import posthoc, training
@@ -117,8 +116,7 @@ def export_model(
         raise UserError(f"calibrate_on={calibrate_on}: {model} takes features, not images")
     if format != ("savedmodel",) and method.takes == "features":
         raise UserError(f"format={','.join(format)}: {model} takes features: expected savedmodel")
-    if data_dir:
-        config.data.data_dir = os.fspath(data_dir)
+    config.data.data_dir = os.fspath(data_dir) or config.data.data_dir
     config.data.max_pixels = max_pixels or config.data.max_pixels
     judge = posthoc.load(model, step=step, encoder=method.encoder)
     card = run_card(config, method, step)
@@ -235,19 +233,15 @@ def calibration_data(
 
 
 def _check(path: pathlib.Path, encoder: keras.Model, size: int) -> None:
-    """Compares the written model, loaded again, with the encoder on images of all extremes."""
-    rng = np.random.default_rng(0)
+    """Compares the written model, loaded again, with the encoder."""
     if len(encoder.input.shape) == 2:
-        inputs = rng.normal(size=(6, encoder.input.shape[1])).astype(np.float32)
-        sent: dict[str, np.ndarray] = {"features": inputs}
+        features = np.random.default_rng(0).normal(size=(6, encoder.input.shape[1]))
+        name, scale, inputs = "features", 1, features.astype(np.float32)
     else:
-        images = rng.integers(0, 256, (6, size, size, 3), dtype=np.uint8)
-        images[2], images[3] = 0, 255
-        images[4:] = np.where(images[:2] > 127, 255, 0)
-        inputs, sent = images.astype(np.float32) / np.float32(255), {"images": images}
+        name, scale, inputs = "images", 255, formats.generated_images(size, 8)
     with literal(path) as place:
-        served = tf.saved_model.load(place).signatures["serving_default"](**sent)
-    expected = encoder(inputs, training=False)
+        served = tf.saved_model.load(place).signatures["serving_default"](**{name: inputs})
+    expected = encoder(inputs / np.float32(scale), training=False)
     for name, value in expected.items():
         if not np.isfinite(value).all():
             raise UserError(f"{name} of the encoder is not finite: use an earlier checkpoint")
@@ -257,15 +251,12 @@ def _check(path: pathlib.Path, encoder: keras.Model, size: int) -> None:
 def publish(written: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
     """Renames a complete version to the next free number, atomically; returns its new path."""
     while True:
-        version = (versions(directory) or [0])[-1] + 1
-        path = directory / str(version)
+        path = directory / str((versions(directory) or [0])[-1] + 1)
         try:
-            os.rename(written, path)
+            return written.rename(path)
         except OSError:
-            if not path.exists():
+            if not path.exists():  # else another export took the number: try the next
                 raise
-        else:  # if it failed, another export took the number: try the next
-            return path
 
 
 def write_warmup(directory: pathlib.Path, *, image_size: int) -> bool:
@@ -282,16 +273,16 @@ def write_warmup(directory: pathlib.Path, *, image_size: int) -> bool:
     with tf.io.TFRecordWriter(str(directory / _WARMUP_FILE)) as writer:
         for count in WARMUP_BATCHES:
             images = rng.integers(0, 256, (count, image_size, image_size, 3), dtype=np.uint8)
-            files = [io.BytesIO() for _ in images]
-            for index, image in enumerate(images):
-                Image.fromarray(image).save(files[index], "PNG" if index % 2 else "JPEG")
-            contents = np.array([file.getvalue() for file in files], object)
-            for name, value in (("images", images), ("image_bytes", contents)):
-                request = predict_pb2.PredictRequest()
-                request.model_spec.name = MODEL_NAME
-                signature = "serving_default" if name == "images" else "serving_bytes"
-                request.model_spec.signature_name = signature
-                request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
-                log = prediction_log_pb2.PredictLog(request=request)
-                writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
+            encode = itertools.cycle([tf.io.encode_jpeg, tf.io.encode_png])
+            contents = [next(encode)(image).numpy() for image in images]
+            for signature, name, value in (
+                ("serving_default", "images", images),
+                ("serving_bytes", "image_bytes", contents),
+            ):
+                request = predict_pb2.PredictRequest(
+                    model_spec={"name": MODEL_NAME, "signature_name": signature},
+                    inputs={name: tf.make_tensor_proto(value)},
+                )
+                log = prediction_log_pb2.PredictionLog(predict_log={"request": request})
+                writer.write(log.SerializeToString())
     return True

@@ -173,21 +173,6 @@ def load(
         UserError: There is no model, or it is damaged, unsupported or not trusted.
     """
     path, checkpoint = find_model(model), os.fspath(checkpoint)
-    loaded = _open(path, checkpoint, image_size, trust_model=trust_model, levels=levels)
-    if path.parent == files.SHIPPED:
-        loaded.card |= json.loads(read_text(path / SHIPPED_CARD) or "{}")
-    return loaded
-
-
-def _open(
-    path: pathlib.Path,
-    checkpoint: str,
-    image_size: int | None,
-    *,
-    trust_model: bool,
-    levels: bool,
-) -> EmbeddingModel:
-    """The model at a path, whatever its kind."""
     is_run = read_text(path / "config.json") is not None
     if not path.exists():
         raise UserError(
@@ -202,23 +187,14 @@ def _open(
     if levels and not is_run:
         raise UserError(f"levels: {path} is not a run directory, which alone gives them")
     if is_run:
-        return _open_run(path, checkpoint, trust_model=trust_model, levels=levels)
-    if path.suffix == ".keras":
-        return _open_keras(path, image_size)
-    known = versions(path)
-    if known and not (path / "saved_model.pb").is_file():
-        path = path / str(known[-1])
-    if not (path / "saved_model.pb").is_file():  # an export may be for other runtimes only
-        named = [path / name for names in formats.FILES.values() for name in names]
-        path = next((file for file in named if file.is_file()), path)
-    if path.suffix in formats.OPEN and path.is_file():
-        return EmbeddingModel(path, *formats.open_file(path))
-    if known or (path / "saved_model.pb").is_file():
-        return _open_export(path, trust_model)
-    raise UserError(
-        f"{path} is neither a run directory (no config.json), an export (no saved_model.pb, no "
-        "numbered versions) nor a .keras, .onnx or .tflite file"
-    )
+        loaded = _open_run(path, checkpoint, trust_model=trust_model, levels=levels)
+    elif path.suffix == ".keras":
+        loaded = _open_keras(path, image_size)
+    else:
+        loaded = _open_export(path, trust_model)
+    if path.parent == files.SHIPPED:
+        loaded.card |= json.loads(read_text(path / SHIPPED_CARD) or "{}")
+    return loaded
 
 
 def load_run(
@@ -252,9 +228,8 @@ def run_card(config: "ml_collections.ConfigDict", method: "Method", step: int) -
 
 def _card(outputs: dict[str, Any]) -> dict[str, Any]:
     names = ("run", "method", "step", "image_size", "calibration", "classes", "tfvmf", "tensorflow")
-    sizes = {"dimension": "mean_direction", "features": "features"}
-    found = {key: outputs[name].shape[-1] for key, name in sizes.items()}
-    return {**dict.fromkeys(names), **found}
+    dimension, features = (outputs[n].shape[-1] for n in ("mean_direction", "features"))
+    return {**dict.fromkeys(names), "dimension": dimension, "features": features}
 
 
 def read_card(version: str | os.PathLike[str]) -> dict[str, Any]:
@@ -289,14 +264,27 @@ def _open_run(
     judge = posthoc.load(path, step=step, encoder=method.encoder)
     probe = posthoc.load_probe(path, step=step)
     card |= {"calibration": judge and judge.describe(), "classes": probe and probe.describe()}
-    size = card["image_size"]
     serve = signatures.build_signatures(
-        method.encoder, image_size=size, judge=judge, probe=probe, levels=levels
+        method.encoder, image_size=card["image_size"], judge=judge, probe=probe, levels=levels
     )
     return EmbeddingModel(path, card, arrays(serve["serving_default"]), encoder=method.encoder)
 
 
 def _open_export(path: pathlib.Path, trust_model: bool) -> EmbeddingModel:
+    """A version, the newest of a directory of versions, or a file for another runtime."""
+    known = versions(path)
+    if known and not (path / "saved_model.pb").is_file():
+        path = path / str(known[-1])
+    if not (path / "saved_model.pb").is_file():  # an export may be for other runtimes only
+        named = [path / name for names in formats.FILES.values() for name in names]
+        path = next((file for file in named if file.is_file()), path)
+    if path.suffix in formats.OPEN and path.is_file():
+        return EmbeddingModel(path, *formats.open_file(path))
+    if not known and not (path / "saved_model.pb").is_file():
+        raise UserError(
+            f"{path} is neither a run directory (no config.json), an export (no saved_model.pb, no "
+            "numbered versions) nor a .keras, .onnx or .tflite file"
+        )
     card = read_card(path)
     if card["image_size"] is None:
         raise UserError(
