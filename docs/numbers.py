@@ -45,7 +45,7 @@ PAGES = {
         ("recipes of the concentration head", "python -m studies.kappa.study --data_dir=DIR"),
         ("the fitted head", "tfvmf fit-kappa RUN; tfvmf evaluate RUN-kappa --max_images=1000"),
     ),
-    "paper.md": (("corruptions, foreign images, failures", "tfvmf evaluate RUN"),),
+    "paper.md": (("tables and figures", "tfvmf reproduce all --budget=cpu --data_dir=DIR"),),
     "vmf.md": (("errors against mpmath", "python benchmarks/vmf_accuracy.py"),),
     "scaling.md": (
         ("differences between layouts", "python -m tests.slow.equality"),
