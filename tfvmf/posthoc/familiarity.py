@@ -34,7 +34,7 @@ class Familiarity:
     much as large ones, under a Gaussian with a shrunk covariance. Its part is at most 0, because in
     many dimensions typical images are not near the center: one that is has less contrast or detail,
     as in fog. Models without levels have only the first part. z standardizes to mean 0 and
-    deviation 1, so training images are around 0.
+    deviation 1; the median training image is around 0, and the mean is a little lower.
 
     Attributes:
         bank: float16 [M, F], rows of unit length.
