@@ -64,6 +64,8 @@ def test_kinds_are_read_as_in_training(decoder, picture, rng):
         "two bits": png(4, 4, bits=2, color=0, rows=b"\0\x1b" * 4),
         "palette": encode(picture.convert("P")),
         "transparent palette": encode(picture.quantize(9), transparency=b"\0\x80\xff"),
+        "transparent color": encode(picture, transparency=picture.getpixel((50, 30))),
+        "transparent gray": encode(picture.convert("L"), transparency=90),
         "rgba": encode(transparent),
         "gray and alpha": encode(gray_transparent),
         "16 bits": encode(

@@ -83,8 +83,7 @@ def _decode_jpeg(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, t
     shape = tf.io.extract_jpeg_shape(content, output_type=tf.int64)
     pixels = shape[0] * shape[1]
     # The marker of a scan. Inside a scan, a zero follows every byte of 255.
-    parts = tf.raw_ops.StringSplitV2(input=content[None], sep=b"\xff\xda", maxsplit=2**20).values
-    scans = tf.size(parts, out_type=tf.int64) - 1
+    scans = tf.size(_split(content, b"\xff\xda", 2**20), out_type=tf.int64) - 1
     fault = tf.where(scans * pixels > MAX_SCANS * MAX_JPEG_PIXELS, _SLOW, _FINE)
     fault = tf.where(pixels > MAX_JPEG_PIXELS, _LARGE, fault)
     # Large JPEG files are decoded at a reduced size, which is faster.
@@ -116,7 +115,20 @@ def _decode_png(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         transparent = tf.shape(pixels)[2] % 2 == 0
         return tf.cond(transparent, lambda: _on_white(pixels), lambda: _rgb(pixels))
 
-    return fault, tf.cond(fault > _FINE, _nothing, decoded)
+    def with_alpha() -> tf.Tensor:
+        # A color that is transparent becomes alpha only if alpha is asked for.
+        return _on_white(tf.io.decode_png(content, channels=4))
+
+    def shown() -> tf.Tensor:
+        marked = tf.size(_split(_split(content, b"IDAT", 1)[0], b"tRNS", 1)) == 2
+        return tf.cond(marked, with_alpha, decoded)
+
+    return fault, tf.cond(fault > _FINE, _nothing, shown)
+
+
+def _split(content: tf.Tensor, mark: bytes, most: int) -> tf.Tensor:
+    """The parts of a string, split at the first marks."""
+    return tf.raw_ops.StringSplitV2(input=content[None], sep=mark, maxsplit=most).values
 
 
 def _nothing() -> tf.Tensor:
@@ -139,7 +151,7 @@ def _on_white(pixels: tf.Tensor) -> tf.Tensor:
 def jpeg_orientation(content: tf.Tensor) -> tf.Tensor:
     """EXIF orientation, 1 to 8, of a JPEG file (a string); 1 if not given."""
     head = tf.strings.substr(content, 0, _EXIF_HEAD)
-    parts = tf.raw_ops.StringSplitV2(input=head[None], sep=b"Exif\0\0", maxsplit=1).values
+    parts = _split(head, b"Exif\0\0", 1)
 
     def found() -> tf.Tensor:
         # The name follows the marker of a segment and its length.
