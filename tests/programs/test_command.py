@@ -107,6 +107,7 @@ def answers(tmp_path_factory):
     cwd = tmp_path_factory.mktemp("empty")
     commands = [command for command, _ in MISTAKES]
     helps = [[*start, end] for start in ([], *([v] for v in VERBS)) for end in HELPS]
+    helps += [["help"], ["help", "train"], ["help", "trian"]]
     helps.append(["train", "--helpfull"])
     found = run_before_tensorflow([*commands, *helps], cwd)
     assert not list(cwd.iterdir())
@@ -137,6 +138,14 @@ def test_help_lists_the_verbs_and_each_has_help_of_its_own(answers):
             assert f"--{flag}" in output_of_verb or f"--[no]{flag}" in output_of_verb
         assert answers[verb, "--version"] == (0, f"tfvmf {tfvmf.__version__}\n", "")
     assert answers["--version",] == (0, f"tfvmf {tfvmf.__version__}\n", "")
+
+
+def test_help_of_a_verb_may_come_before_it(answers):
+    assert answers["help",] == answers["--help",]
+    assert answers["help", "train"] == answers["train", "--help"]
+    code, _, errors = answers["help", "trian"]
+    assert code == 2
+    assert "did you mean train?" in errors
 
 
 def test_help_of_evaluate_has_a_line_for_each_suite(answers):

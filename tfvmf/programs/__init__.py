@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from tfvmf import __version__
 
     verb, *arguments = list(sys.argv[1:] if argv is None else argv) or [""]
+    if verb == "help" and arguments:
+        verb, arguments = arguments[0], ["--help"]
     if verb in ("--help", "-help", "-h", "help"):
         verbs = "\n".join(f"  {name:<10} {line}" for name, line in VERBS.items())
         print(_HELP.format(verbs=verbs, version=__version__))
