@@ -4,6 +4,7 @@ import html.parser
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -93,6 +94,20 @@ def test_directories_of_results_and_their_own_output(tmp_path):
     text = path.read_text()
     assert "different data: their numbers are not comparable" in text
     assert "a/run/eval" in text  # as much of the paths as tells them apart
+
+
+def test_results_of_a_sample_are_compared_where_there_are_no_others(tmp_path):
+    runs = [write_run(tmp_path / name, accuracy) for name, accuracy in (("a", 0.5), ("b", 0.7))]
+    for run, sizes in zip(runs, ((200, 2000), (2000,)), strict=True):
+        whole = (run / "eval").rename(run / "whole")
+        for number, size in enumerate(sizes):
+            place = run / "eval" / f"sample{size}"
+            shutil.copytree(whole, place)
+            os.utime(place, (1e9 + number, 1e9 + number))
+    cells = [cell for cell in Parser(report.compare(runs).read_text()).cells if cell]
+    place = cells.index("probe accuracy")
+    assert cells[place : place + 3] == ["probe accuracy", "0.500", "0.700"]
+    assert (runs[0] / "eval" / "sample2000" / "compare.html").exists()  # the newest
 
 
 def test_results_of_another_checkpoint_are_left_out(tmp_path):

@@ -69,7 +69,8 @@ def compare(runs: Sequence[str | pathlib.Path], *, output: str | pathlib.Path = 
     """Writes a page with the results of several runs side by side; returns its path.
 
     Args:
-        runs: Run directories, whose `eval` is read, or directories of results.
+        runs: Run directories, whose `eval` is read, or the newest `eval/sampleN` where that is
+            empty; or directories of results.
         output: Directory of `compare.html`; by default that of the first run's results.
     """
     places = [pathlib.Path(run).expanduser() for run in runs]
@@ -79,7 +80,8 @@ def compare(runs: Sequence[str | pathlib.Path], *, output: str | pathlib.Path = 
         raise UserError(f"compare={listed}: {expected}")
     directories, measured, notes = [], [], []
     for place in places:
-        own = [path for path in (place / "eval", place) if any(_results(path).values())]
+        samples = sorted(place.glob("eval/sample*"), key=lambda path: -path.stat().st_mtime)
+        own = [path for path in (place / "eval", place, *samples) if any(_results(path).values())]
         if not own:
             advice = f"`tfvmf evaluate {place}` first"
             raise UserError(f"compare={place}: there are no results: {advice}")
