@@ -81,8 +81,8 @@ def test_mahalanobis_by_hand(rng):
     to_all = mahalanobis(features, np.zeros(200, int))
     np.testing.assert_allclose(mahalanobis(features, labels + 4)(queries), nearest, rtol=1e-3)
     np.testing.assert_allclose(to_all(queries), background, rtol=1e-3)
-    train = {"score": np.zeros(200), "f_ssl": features}
-    found = detectors(train, labels, KAPPA)({"score": np.zeros(8), "f_ssl": queries})
+    train = {"kappa": np.zeros(200), "f_ssl": features}
+    found = detectors(train, labels, KAPPA)({"kappa": np.zeros(8), "f_ssl": queries})
     relative = found["f_ssl_relative_mahalanobis"]
     np.testing.assert_allclose(relative, np.subtract(nearest, background), rtol=1e-2, atol=1e-2)
 
@@ -111,12 +111,12 @@ def test_metrics_of_a_case_that_can_be_counted():
 
 
 def test_detectors_need_labels_only_for_gaussians(rng):
-    train = {"score": rng.normal(size=30), "f_ssl": rng.normal(size=(30, 4))}
+    train = {"kappa": rng.normal(size=30), "f_ssl": rng.normal(size=(30, 4))}
     train["f_res"] = rng.normal(size=(30, 2))
     sample = {name: values[:7] for name, values in train.items()}
     labeled = detectors(train, np.arange(30) % 3, KAPPA)(sample)
     assert len(labeled) == 9
-    np.testing.assert_array_equal(labeled["kappa"], -sample["score"])
+    np.testing.assert_array_equal(labeled["kappa"], -sample["kappa"])
     np.testing.assert_allclose(
         labeled["f_ssl"], neighbors.distance(sample["f_ssl"], train["f_ssl"], k=5)
     )
@@ -147,6 +147,18 @@ def test_the_suite_measures_what_it_says(run, foreign, results):
     )
     assert results["joined_scale"]["f_ssl"] == pytest.approx(neighbors.spread(bank["features"]))
     assert entry["scores"]["f_ssl"]["auroc"] > 0.9  # noise is far from digits
+
+
+def test_each_score_that_is_asked_for_is_a_detector(foreign, tmp_path):
+    run = evaluation.subject_from_run(make_run(tmp_path))
+    asked = {"ood_sources": (foreign,), "max_images": 100, "scores": ("feature_norm", "kappa")}
+    found = evaluation.ood(run, **asked)["out"][foreign]["scores"]
+    assert list(found)[:4] == ["feature_norm", "kappa", "f_ssl", "f_ssl+feature_norm"]
+    inside, outside = run.embed(run.sample(100).test), run.embedder(run.open(foreign).images())
+    norms = [np.linalg.norm(each["features"], axis=1) for each in (inside, outside)]
+    assert found["feature_norm"]["auroc"] == pytest.approx(
+        roc_auc_score(np.repeat([0, 1], [100, 50]), -np.concatenate(norms))
+    )
 
 
 def test_the_suite_writes_tables_and_pictures(run, foreign, results):

@@ -164,6 +164,13 @@ class Subject:
         known = scores.from_outputs(name, embeddings)
         return self.measure(source, options)[name] if known is None else known
 
+    def all_scores(self, source: Source, embeddings: Arrays, options: Options) -> Arrays:
+        """All requested scores {name: [N]}, the main one first, of a source with known embeddings."""
+        names = tuple(options.scores) or (self.score(options).name,)
+        known = {name: scores.from_outputs(name, embeddings) for name in names}
+        found = {name: values for name, values in known.items() if values is not None}
+        return found if len(found) == len(names) else self.measure(source, options)
+
     def open(self, source: str | Source, split: str = "test", *, sample: int = 0) -> Source:
         """Opens further data by name, or takes a source; at most `sample` images of it if not 0."""
         if isinstance(source, str):

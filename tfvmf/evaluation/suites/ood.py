@@ -34,7 +34,7 @@ _NO_SUPERVISED = (
     "give its run as --supervised_workdir"
 )
 
-# For N images: `score` [N], and features [N, F] by space (f_res, f_ssl).
+# For N images: scores [N] by name, and features [N, F] by space (f_res, f_ssl).
 Sample = dict[str, np.ndarray]
 
 
@@ -58,9 +58,9 @@ def measure(subject: Subject, options: Options) -> Measured:
         test = subject.open(inside, "test", sample=options.max_images)
 
     def sample(source: data.Source) -> Sample:
-        """Score and features of a source."""
+        """Scores and features of a source."""
         known = subject.embed(source)
-        found = {"score": subject.main_score(source, known, options)}
+        found = dict(subject.all_scores(source, known, options))
         for space, model in models.items():
             images = source
             if model.test.image_shape != source.image_shape:
@@ -192,18 +192,18 @@ def detectors(
 ) -> Callable[[Sample], dict[str, np.ndarray]]:
     """Maps N images to the values [N] of every detector by name; high means foreign.
 
-    The score alone; in each space the neighbor distance, alone and joined with the score; and
+    Each score alone; in each space the neighbor distance, alone and joined with the main score; and
     with labels the Mahalanobis distance to the nearest class, and that minus the one to all images.
     """
-    spaces = [name for name in train if name != "score"]
-    joined = {space: neighbors.Joined(train[space], train["score"]) for space in spaces}
+    spaces = [name for name in train if name not in SCORES]
+    joined = {space: neighbors.Joined(train[space], train[score.name]) for space in spaces}
     groups = [] if labels is None else [labels, np.zeros(len(labels), int)]
     gaussians = {space: [mahalanobis(train[space], each) for each in groups] for space in spaces}
 
     def detect(sample: Sample) -> dict[str, np.ndarray]:
-        found = {score.name: score.uncertainty(sample["score"])}
+        found = {name: SCORES[name].uncertainty(sample[name]) for name in sample if name in SCORES}
         for space in spaces:
-            features, values = sample[space], sample["score"]
+            features, values = sample[space], sample[score.name]
             found[space] = neighbors.distance(features, train[space], k=NEIGHBORS)
             found[f"{space}+{score.name}"] = joined[space].distance(features, values, k=NEIGHBORS)
             if labels is not None:
