@@ -165,7 +165,7 @@ class Subject:
         return self.measure(source, options)[name] if known is None else known
 
     def all_scores(self, source: Source, embeddings: Arrays, options: Options) -> Arrays:
-        """All requested scores {name: [N]}, the main one first, of a source with known embeddings."""
+        """Requested scores {name: [N]} of a source with known embeddings, the main one first."""
         names = tuple(options.scores) or (self.score(options).name,)
         known = {name: scores.from_outputs(name, embeddings) for name in names}
         found = {name: values for name, values in known.items() if values is not None}
