@@ -4,7 +4,7 @@ A loss is a function of `globals_` and `locals_`, lists of [B, d] that are not n
 each view; row i of each belongs to image i.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -105,3 +105,31 @@ def coding_rate(
         gram = tf.eye(d) + d / (rows * epsilon**2) * tf.matmul(u, u, transpose_a=True)
         rates.append(tf.reduce_sum(tf.math.log(tf.linalg.diag_part(tf.linalg.cholesky(gram)))))
     return -weight * cosine - tf.add_n(rates) / len(rates)
+
+
+def taught(
+    globals_: Views,
+    locals_: Views,
+    *,
+    temperature: float,
+    teacher: Callable[[], tf.Tensor],
+    teacher_temperature: float = 0.1,
+) -> tf.Tensor:
+    """Each view must find the images that its own image resembles, as a teacher sees them.
+
+    With the teacher's unit vectors t of the batch, p = softmax(t t' / teacher_temperature) without
+    the diagonal; the loss is the cross-entropy of p and softmax(a b' / temperature), likewise, the
+    mean over the pairs of a view a and another global view b.
+    """
+    unit = [tf.math.l2_normalize(view, axis=1) for view in [*globals_, *locals_]]
+    vectors = teacher()
+    itself = -1e9 * tf.eye(tf.shape(vectors)[0])
+    alike = tf.matmul(vectors, vectors, transpose_b=True) / teacher_temperature
+    wanted = tf.nn.softmax(alike + itself)
+    losses = []
+    for target in range(len(globals_)):
+        for anchor in range(len(unit)):
+            if anchor != target:
+                scores = tf.matmul(unit[anchor], unit[target], transpose_b=True) / temperature
+                losses.append(tf.nn.softmax_cross_entropy_with_logits(wanted, scores + itself))
+    return tf.reduce_mean(tf.stack(losses))

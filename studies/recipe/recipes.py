@@ -120,6 +120,7 @@ RECIPES: dict[str, Recipe] = {
     "muon_jitter": _muon(jitter=0.5, gray=0.2),
     "muon_dcl": _muon(loss="dcl"),
     "muon_nnclr": _muon(loss="nt_xent+nnclr", queue=8192),
+    "muon_teacher": _muon(loss="nt_xent+teacher"),
     "muon_vicreg": _muon(loss="vicreg", hidden=(1024, 1024), dimension=512),
     "muon_coding_rate": _muon(loss="coding_rate", dimension=256, local_views=4, batch=128),
 }

@@ -33,7 +33,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from studies.recipe import networks, objectives, optimizers
+from studies.recipe import networks, objectives, optimizers, teacher
 from studies.recipe.recipes import RECIPES, Recipe
 from tfvmf import counter_random, data, neighbors
 from tfvmf.posthoc.probe import fit_linear
@@ -109,6 +109,10 @@ class Trainer:
         queue = np.random.default_rng(seed).normal(size=(recipe.queue or 1, recipe.dimension))
         queue /= np.linalg.norm(queue, axis=1, keepdims=True)
         self._queue = tf.Variable(queue.astype(np.float32), trainable=False)
+        start = time.process_time()
+        taught = "teacher" in recipe.loss
+        self._teacher = tf.constant(teacher.features(images, seed=seed) if taught else [[0.0]])
+        self.spent = time.process_time() - start  # CPU seconds of the budget before the first step
         self._steps: dict[int, Callable[..., tf.Tensor]] = {}  # by the size of global views
 
         @tf.function(reduce_retracing=True)
@@ -153,13 +157,16 @@ class Trainer:
                     tf.split(self.projector(self.trunk(views, training=True), training=True), count)
                     for views, (_, count) in zip(pictures, kinds, strict=True)
                 ]
-                loss = self._loss(projected[0], projected[1] if recipe.local_views else [])
+                locals_ = projected[1] if recipe.local_views else []
+                loss = self._loss(projected[0], locals_, rows)
             self._optimizer.apply(tape.gradient(loss, self._variables), rate)
             return loss
 
         return step
 
-    def _loss(self, globals_: list[tf.Tensor], locals_: list[tf.Tensor]) -> tf.Tensor:
+    def _loss(
+        self, globals_: list[tf.Tensor], locals_: list[tf.Tensor], rows: tf.Tensor
+    ) -> tf.Tensor:
         """The recipe's loss of projections; several names with + are their mean."""
         recipe = self.recipe
         contrast = functools.partial(
@@ -175,6 +182,11 @@ class Trainer:
             ),
             "vicreg": objectives.vicreg,
             "coding_rate": functools.partial(objectives.coding_rate, weight=recipe.invariance),
+            "teacher": functools.partial(
+                objectives.taught,
+                temperature=recipe.temperature,
+                teacher=lambda: tf.gather(self._teacher, rows),
+            ),
         }
         parts = [known[name](globals_, locals_) for name in recipe.loss.split("+")]
         return tf.add_n(parts) / len(parts)
@@ -208,7 +220,7 @@ def run(
     marks = [0.5] if screening else list(_MARKS)
     few = slice(_FEW)
     trainer, draw = Trainer(recipe, images.train, seed), np.random.default_rng(seed)
-    spent, wall, step, stopped = 0.0, 0.0, 0, False
+    spent, wall, step, stopped = trainer.spent, 0.0, 0, False
     rows = np.empty(0, np.int64)
     curve: dict[str, dict[str, float]] = {}
     losses: list[float] = []

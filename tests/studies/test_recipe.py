@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from scipy import special
 
-from studies.recipe import networks, objectives, optimizers, search
+from studies.recipe import networks, objectives, optimizers, search, teacher
 from studies.recipe.recipes import BASE, RECIPES
 from tfvmf import losses
 
@@ -41,6 +41,33 @@ def test_every_view_finds_the_global_views_of_its_image(rng, decoupled):
             wholes = [special.logsumexp(others + ([] if decoupled else [f])) for f in found]
             terms.append(np.mean(np.array(wholes) - found))
     np.testing.assert_allclose(got, np.mean(terms), rtol=1e-5)
+
+
+def test_a_teacher_says_which_images_are_alike(rng):
+    first, second = views(rng, 2)
+    vectors = unit(rng.normal(size=(5, 4))).astype(np.float32)
+    got = objectives.taught([first, second], [], temperature=0.5, teacher=lambda: vectors)
+    hidden = np.diag([-np.inf] * 5)
+    wanted = special.softmax(vectors @ vectors.T / 0.1 + hidden, axis=1)
+    terms = []
+    for a, b in ((first, second), (second, first)):
+        scores = unit(a.numpy()) @ unit(b.numpy()).T / 0.5
+        logs = special.log_softmax(scores + hidden, axis=1)
+        terms.append(-np.sum(wanted * np.where(np.isinf(logs), 0.0, logs), axis=1))
+    np.testing.assert_allclose(got, np.mean(terms), rtol=1e-5)
+
+
+def test_the_closed_form_teacher_tells_textures_apart(rng):
+    """Stripes in two directions, at random phases: nearest neighbors have the same direction."""
+    phases, turned = rng.integers(0, 8, 60), np.arange(60) % 2
+    waves = np.stack([np.tile(np.arange(32) + phase, (32, 1)) for phase in phases])
+    pixels = 127 + 80 * np.sin(waves * np.pi / 4) + rng.normal(0, 10, waves.shape)
+    pixels = np.where(turned[:, None, None] == 1, pixels.transpose(0, 2, 1), pixels)
+    images = np.repeat(np.clip(pixels, 0, 255).astype(np.uint8)[..., None], 3, axis=3)
+    vectors = teacher.features(images, words=64, dimension=16)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-4)
+    alike = vectors @ vectors.T - 2 * np.eye(60)
+    assert np.mean(turned[alike.argmax(axis=1)] == turned) > 0.9
 
 
 def test_neighbors_take_the_place_of_a_view(rng):
