@@ -18,10 +18,10 @@ from tfvmf.training import checkpoints, run_directory
 
 
 def reproduce(name: str, workspace: Workspace, *, dry_run: bool = False) -> list[reports.Written]:
-    """Makes a table or figure of the paper, or `all`; returns what was written of each.
+    """Makes a table or figure of the paper, or `all` of them; returns the files of each.
 
     When called again it continues where it stopped: finished runs and measurements are reused. A
-    dry run only prints the plan, and checks that the data are there.
+    dry run only prints the plan and checks that the data exist.
 
     Raises:
         UserError: Something the user can fix.
@@ -65,9 +65,9 @@ def _train(run: Training) -> None:
 
 
 def _check_data(workspace: Workspace, trainings: Iterable[Training], *, dry_run: bool) -> None:
-    """Loads all data: nothing is trained while some of it is missing. Writes the stand-ins.
+    """Loads all data, so that nothing is trained if some of it is missing. Writes the stand-ins.
 
-    In a dry run it writes nothing, and looks at the first image of a data set of TFDS only.
+    A dry run writes nothing, and loads only the first image of a TFDS data set.
     """
     wanted = {run.config.data.source: run.config for run in trainings if not run.model}
     for images in workspace.budget.sets:
@@ -85,7 +85,7 @@ def _check_data(workspace: Workspace, trainings: Iterable[Training], *, dry_run:
 
 
 def measure_missing(measurements: Iterable[Measurement]) -> None:
-    """Makes the measurements that are missing, those of one run one after another."""
+    """Makes the missing measurements, run by run."""
     missing = [item for item in measurements if not item.done]
     missing.sort(key=lambda item: (str(item.directory), item.step))
     subject: evaluation.Subject | None = None
@@ -95,18 +95,18 @@ def measure_missing(measurements: Iterable[Measurement]) -> None:
         clock = time.perf_counter()
         workspace, task = item.workspace, item.task
         places: Any = {"data_dir": workspace.data_dir, "max_pixels": workspace.max_pixels}
-        head = bool(workspace.runs[task.run].head_of)  # is measured as it is
+        head = bool(workspace.runs[task.run].head_of)  # measured at its newest checkpoint
         checkpoint = checkpoints.directory(item.directory) / f"step-{item.step}"
         if subject is None or subject.workdir != item.directory:
             subject = None
             _forget()
             ensemble = item.key["score"] == "ensemble"
-            if ensemble:  # its members were trained one by one
+            if ensemble:  # its members were trained one by one, without a common config
                 run_directory.write_or_check_config(item.directory, workspace.config(task.run), {})
             at = "" if head or ensemble else checkpoint
             subject = evaluation.subject_from_run(item.directory, checkpoint=at, **places)
         elif not head and subject.facts["step"] != item.step:
-            subject = subject.at(checkpoint)  # the same images
+            subject = subject.at(checkpoint)  # keeps the images
         supervised = None
         if task.supervised:
             place = workspace.run_directory(task.supervised)

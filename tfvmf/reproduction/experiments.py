@@ -4,7 +4,7 @@ A budget is the configuration, data and amounts that all runs of a reproduction 
 training under a name; an experiment is a table or figure, made of measurements of runs. Runs are
 shared: one name is one directory, whichever experiment needs it. A new experiment is an entry in
 `EXPERIMENTS` and a function in `reports`. Nothing here imports TensorFlow, so that a mistyped name
-is answered at once.
+fails at once.
 """
 
 import dataclasses
@@ -24,32 +24,32 @@ from tfvmf.settings import flatten
 class ImageSet:
     """One of the three data sets of a budget."""
 
-    name: str  # in run directories and tables
-    source: str  # as `config.data.source` names it; "" for one that `stand_ins` makes
+    name: str  # name in run directories and tables
+    source: str  # its `config.data.source`; "" for one that `measure.write_stand_in` makes
     stands_for: str  # the data set of the paper's Table 2 that it replaces
-    train_images: int  # so that a plan needs no data
+    train_images: int  # number of images, so that a plan needs no data
     test_images: int
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # settings of runs on it
-    description: str  # for reports
+    description: str  # name in reports
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Budget:
     """What all runs and measurements of a reproduction have in common."""
 
-    name: str  # for `--budget`
+    name: str  # value of `--budget`
     config: str  # name of a config in `configs/`
-    changes: Mapping[str, Any]  # dotted settings in which all runs differ from it
-    # Further ones of runs of a method, and of those that compare networks.
+    changes: Mapping[str, Any]  # dotted settings of all runs that differ from it
+    # Further settings by method, and for runs that compare networks.
     methods: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     networks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    max_images: int  # number of test images that are measured
+    max_images: int  # number of test images to measure
     num_members: int  # size of the ensemble
     dropout: float = 0.1  # rate of MC dropout, which the paper does not give
     num_passes: int  # forward passes of MC dropout
-    sets: tuple[ImageSet, ImageSet, ImageSet]  # Table 2 trains on all, the others on the first
-    # Before anything was measured here, on two CPU cores: images per second of training SimCLR, by
-    # network ({} for a budget that needs a GPU), and of measuring.
+    sets: tuple[ImageSet, ImageSet, ImageSet]  # Table 2 uses all for training, others the first
+    # First estimates, on two CPU cores: images per second of training SimCLR, by network ({} for a
+    # budget that needs a GPU), and of measuring.
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     measuring: float = math.nan
 
@@ -62,7 +62,7 @@ class Budget:
         """The settings that all runs share: those of simclr_vmf."""
         config = importlib.import_module(f"tfvmf.configs.{self.config}").get_config()
         config.method = "simclr_vmf"
-        config.data.reserve = 0.0  # the paper keeps none
+        config.data.reserve = 0.0  # the paper has no reserve
         config.update_from_flattened_dict(dict(self.changes))
         return config
 
@@ -140,7 +140,7 @@ PAPER = Budget(
     name="paper",
     config="cifar10",
     changes={"checkpoint.every_epochs": 50.0, "checkpoint.keep": 30},
-    # The caption of Table 2: features of a ResNet-18. It does not say for how long.
+    # The caption of Table 2 gives the network, but not the epochs.
     methods={"supervised": {"model.backbone": "resnet18", "epochs": 200}},
     max_images=10_000,
     num_members=5,
@@ -153,20 +153,20 @@ BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (DIGITS, CPU, PA
 
 # Runs.
 
-# What Table 4 and the appendix's table of networks vary.
+# The settings that Table 4 and the appendix's table of networks vary.
 VARIED: dict[str, tuple[Any, ...]] = {
     "model.dimension": (64, 128, 256, 384),
     "model.backbone": ("resnet18", "resnet34", "resnet50"),
 }
 # The study of further augmentations: noise of sigma < 0.25; brightness, contrast and saturation
-# from 0.3 to 0.4, and "hue (p = 0.2 -> p = 0.3)". The only probability of 0.2 among SimCLR's views
-# is that of a gray one, so that is what is raised.
+# from 0.3 to 0.4, and "hue (p = 0.2 -> p = 0.3)". The only probability of 0.2 among SimCLR's
+# augmentations is that of gray views, so this one is raised.
 NOISE = {"augment.noise_sigma_max": 0.25}
 JITTER = {
     **{f"augment.{name}": 0.4 for name in ("brightness", "contrast", "saturation")},
     "augment.gray_probability": 0.3,
 }
-# Table 1 and its Pearson twin: run -> title, and the paper's row. The sign is the expected one.
+# Table 1 and its Pearson twin: run -> (title with the expected sign, the paper's row).
 BASELINES = {
     "simclr": ("ensemble (+)", "Model ensembles (+)"),
     "simclr-dropout": ("MC dropout (+)", "MC dropout (+)"),
@@ -177,7 +177,7 @@ BASELINES = {
 FRAMEWORKS = {name: f"{name}_vmf" for name in ("simclr", "simsiam", "byol", "swav")}
 # The head on a pretrained encoder that the user gives.
 REFERENCE = "reference"
-# Rows that the paper has not: (run, what is measured, the score there; "": its own) -> title.
+# Rows that the paper does not have: (run, kind of task, score; "" for the run's own) -> title.
 FURTHER = {
     ("simclr_vmf-kappa", "corruption", ""): "wide head (-)",
     ("simclr_vmf-kappa", "corruption", "familiarity"): "familiarity (-)",
@@ -188,7 +188,7 @@ FURTHER = {
     ("simclr_vmf", "controls", "softmax"): "probe's softmax (-)",
     (REFERENCE, "corruption", ""): "pretrained, wide head (-)",
 }
-# Figure 3: run -> what it adds.
+# Figure 3: run -> title of its augmentations.
 AUGMENTATIONS = {
     "simclr_vmf": "default",
     "simclr_vmf-noise": "+ Gaussian noise",
@@ -198,16 +198,16 @@ AUGMENTATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run, or one ensemble; its name is that of its directory."""
+    """One run or ensemble; its directory has the same name."""
 
-    images: ImageSet  # that it is trained on
-    changes: Mapping[str, Any]  # dotted settings in which it differs from the budget's
+    images: ImageSet  # training data
+    changes: Mapping[str, Any]  # dotted settings that differ from the budget's
     num_members: int = 1  # size of the ensemble; 1 for an ordinary run
-    head_of: str = ""  # the run whose encoder gets a head by `fit_kappa`, without training
+    head_of: str = ""  # the run to whose encoder `fit_kappa` fits a head
 
 
 def all_runs(budget: Budget) -> dict[str, Run]:
-    """All runs that some experiment needs, by name."""
+    """The runs of all experiments, by name."""
     home = budget.sets[0]
     methods = ("simclr_vmf", "mc_infonce", "vi_simsiam", *FRAMEWORKS.values())
     found = {
@@ -232,12 +232,12 @@ def all_runs(budget: Budget) -> dict[str, Run]:
 
 
 def named(name: str) -> list["Experiment"]:
-    """The experiment of a name; `all` is all of them."""
+    """The experiment with this name, or `all` of them."""
     return list(EXPERIMENTS.values()) if name == "all" else [EXPERIMENTS[name]]
 
 
 def sources(name: str, budget: Budget) -> list[str]:
-    """The data sources that an experiment needs; stand-ins, which need no download, are not."""
+    """The data sources that an experiment needs, without stand-ins, which need no download."""
     tasks = [task for experiment in named(name) for task in experiment.tasks(budget)]
     runs = all_runs(budget)
     return list(dict.fromkeys(filter(None, (runs[task.run].images.source for task in tasks))))
@@ -268,9 +268,9 @@ class Task:
     """One measurement of a run."""
 
     run: str
-    kind: str  # what is measured: a function in `measure.MEASURES`
+    kind: str  # a key of `measure.MEASURES`
     first_member: bool = False  # only the first member of an ensemble, as a run of its own
-    every_checkpoint: bool = False  # not only the last
+    every_checkpoint: bool = False  # not only at the last one
     supervised: str = ""  # the supervised run whose features the measurement also uses
 
 
@@ -278,13 +278,13 @@ class Task:
 class Experiment:
     """A table or figure."""
 
-    name: str  # on the command line
-    title: str  # its number in the paper, and what it shows
+    name: str  # name on the command line
+    title: str  # number in the paper and content
     tasks: Callable[[Budget], list[Task]]
 
 
 def _tasks(name: str, budget: Budget) -> list[Task]:
-    """The measurements that a table or figure is made of."""
+    """The measurements for a table or figure."""
     own, kappa = {own_run(budget, images): images for images in budget.sets}, "simclr_vmf-kappa"
     frameworks, followed = FRAMEWORKS.values(), ("simclr_vmf", "mc_infonce")
     dimensions, networks = (varied_runs(budget, setting).values() for setting in VARIED)

@@ -1,6 +1,6 @@
 """The pictures: bars next to the paper's marks, lines along training, spheres, example images.
 
-Tables are drawn from their columns, {title: cells}; pictures from what was measured.
+Bars and lines are drawn from a table's columns, {title: cells}, the rest from measured results.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from tfvmf.evaluation.plots import BLUE, GRAY, ORANGE
 from tfvmf.reproduction.measure import read_images
 
 Columns = Mapping[str, Sequence[Any]]
-# Of a bar chart: {title of a panel: {column: (name in the legend, color)}}.
+# The panels of a bar chart: {title: {column: (name in the legend, color)}}.
 Panels = Mapping[str, Mapping[str, tuple[str, str]]]
 
 CHOSEN_KAPPAS = (1000.0, 100.0, 20.0, 5.0, 1.0)
@@ -58,7 +58,7 @@ def draw_bars(
     """Groups of bars under their labels.
 
     `line` is the value at which nothing was learned. Columns `<title>, sd` are error bars; with
-    `paper`, columns `paper: <title>`, or `paper`, are marks.
+    `paper`, columns `paper: <title>` or a column `paper` are marks.
     """
     places, most = np.arange(len(labels)), max(map(len, panels.values()))
     width = min(12.0, max(6.0, 0.6 * len(labels) * max(1.0, 0.7 * most)))
@@ -70,7 +70,7 @@ def draw_bars(
         for number, (column, (name, color)) in enumerate(series.items()):
             shifted = places + (number - (len(series) - 1) / 2) * share
             heights, spread = columns[column], columns.get(f"{column}, sd")
-            errors = np.array(spread, float) if spread else None  # NaN: was not repeated
+            errors = np.array(spread, float) if spread else None  # NaN: not repeated
             look = {"width": 0.9 * share, "color": color, "label": name, "capsize": 2}
             axis.bar(shifted, heights, yerr=errors, ecolor="#333333", **look)
             printed = columns.get(f"paper: {column}", columns.get("paper")) if paper else None
@@ -79,7 +79,7 @@ def draw_bars(
         axis.axhline(line, color=GRAY, linewidth=1.0)
         axis.margins(y=0.12)
         axis.grid(visible=False, axis="x")
-        if title:  # of a panel with one series
+        if title:  # the panel has one series
             theirs = f", paper's {np.mean(printed):+.2f}" if printed else ""
             axis.set_title(f"{title}: mean {np.mean(heights):+.2f}{theirs}", loc="left")
     if len(labels) > 8:
@@ -103,7 +103,7 @@ def draw_lines(columns: Columns, *, ends: Mapping[str, float]) -> Figure:
     """Accuracy (left) and mean correlation (right) by epoch.
 
     Args:
-        columns: `method`, `epoch`, `accuracy: linear`, `mean Spearman`; with ` sd`, error bars.
+        columns: `method`, `epoch`, `accuracy: linear`, `mean Spearman`; `<title>, sd`: error bars.
         ends: {method: the paper's correlation at the end of training}.
     """
     methods = [name for name in dict.fromkeys(columns["method"]) if not name.startswith("paper")]
@@ -126,14 +126,14 @@ def draw_lines(columns: Columns, *, ends: Mapping[str, float]) -> Figure:
         axes[1].axhline(value, color=colors[name], linestyle=":", linewidth=1.2, label=label)
     axes[0].set_title("accuracy of a linear probe", loc="left")
     axes[1].set_title("mean Spearman correlation of kappa with severity", loc="left")
-    for axis, below in zip(axes, legends, strict=True):  # where no curve is
+    for axis, below in zip(axes, legends, strict=True):  # below the curves
         below.legend(*axis.get_legend_handles_labels(), loc="upper left")
         below.axis("off")
     return figure
 
 
 def draw_distributions(_: Columns, *, found: dict[str, Any]) -> Figure:
-    """Figure 1: spheres with samples at chosen kappas, and at those of images below them.
+    """Figure 1: spheres with samples at chosen kappas, and at the kappas of the images below.
 
     `found` is the result of `measure.spread`.
     """
@@ -154,7 +154,7 @@ def draw_distributions(_: Columns, *, found: dict[str, Any]) -> Figure:
 
 
 def draw_sphere(axis: Axes, kappa: float) -> None:
-    """Draws samples of a kappa around `MEAN`, seen from outside; those behind are faint."""
+    """Draws samples around `MEAN`, seen from outside; those on the far side are faint."""
     axis.add_patch(Circle((0, 0), 1, facecolor="#f4f5f8", edgecolor=_FAINT, zorder=0))
     samples = vmf.VonMisesFisher(MEAN, kappa).sample(_SAMPLES, seed=(3, 7)).numpy()
     behind = samples[:, 2] < 0
@@ -174,7 +174,7 @@ def draw_images_and_failures(
 ) -> Figure:
     """Figure 2: images with their kappa (A), histograms of right and wrong predictions (B).
 
-    `examples` and `failure` are results of the functions of these names in `measure`.
+    `examples` and `failure` are the results of `measure.examples` and `measure.failure`.
     """
     rows = [("most certain", examples["most"]), ("least certain", examples["least"])]
     rows += [(name.replace("_", " "), entry) for name, entry in examples["corrupted"].items()]

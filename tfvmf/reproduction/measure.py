@@ -1,9 +1,9 @@
-"""What is measured of a run: each function takes a subject and options, and returns JSON.
+"""The measurements of runs: each function takes a subject and options, and returns JSON values.
 
-And stand-ins for MNIST and CIFAR-100 that need no download. `digits_turned` is close to the digits:
-the same strokes and classes, turned by 90 degrees. `photo_patches` is far from both: square patches
-of scikit-learn's two sample photographs, with the photograph as the class. Test patches come from
-the right quarter of the photographs, training patches from the rest: no pixel is in both.
+Also makes stand-ins for CIFAR-100 and MNIST that need no download. `digits_turned` is close to the
+digits: the same strokes and classes, turned by 90 degrees. `photo_patches` is far from both: square
+patches of scikit-learn's two sample photographs, with the photograph as the class. Test patches
+come from the right quarter of the photographs, training patches from the rest: no pixel is in both.
 """
 
 import base64
@@ -40,14 +40,14 @@ SHOWN = ("gaussian_blur", "fog", "pixelate")
 EXAMPLES = 6
 QUANTILES = (0.99, 0.75, 0.5, 0.25, 0.01)
 
-_ROUNDS = 200  # of the bootstrap
-PATCH = 64  # side in pixels of the photographs
+_ROUNDS = 200  # bootstrap rounds
+PATCH = 64  # side of a patch, in pixels of the photograph
 
 
 def corruption(subject: Subject, options: Options) -> dict[str, Any]:
     """Tables 1, 3, 4 and 5, Figures 3 and 4: correlations with severity, by corruption.
 
-    Those of a judge, where there is one, are in `scores`.
+    If there is a judge, the same numbers of its scores are in `scores`.
     """
     if subject.judge:
         options = dataclasses.replace(options, scores=("kappa", *JUDGED))
@@ -61,7 +61,7 @@ def corruption(subject: Subject, options: Options) -> dict[str, Any]:
 
 
 def controls(subject: Subject, options: Options) -> dict[str, Any]:
-    """The same of what costs no kappa: feature norm, agreement of views, the probe's softmax."""
+    """The same for scores without kappa: feature norm, agreement of views, the probe's softmax."""
     probe = linear_probe(subject)
 
     def softmax(outputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -77,8 +77,8 @@ def controls(subject: Subject, options: Options) -> dict[str, Any]:
 def _summary(scores: np.ndarray, sign: int) -> dict[str, Any]:
     """The numbers of the suite cifar10c about a score [18, 6, N], and an `interval`.
 
-    That is the 95 % interval of `mean_per_image`, by a bootstrap over images, the same ones of each
-    corruption.
+    This is the 95 % interval of `mean_per_image`, by a bootstrap over images. A round draws the
+    same images for all corruptions.
     """
     _, severities, count = scores.shape
     levels = np.repeat(np.arange(severities), count)
@@ -86,7 +86,7 @@ def _summary(scores: np.ndarray, sign: int) -> dict[str, Any]:
     draws, found = np.random.default_rng(0), []
     for _ in range(_ROUNDS):
         rows = draws.integers(0, count, count)
-        with np.errstate(invalid="ignore"):  # of a score that is the same for all images
+        with np.errstate(invalid="ignore"):  # a score that is the same for all images
             each = [np.corrcoef(levels, values[:, rows].ravel())[0, 1] for values in ranks]
         found.append(np.mean(each))
     return summarize(scores, sign) | {"interval": np.quantile(found, [0.025, 0.975]).tolist()}
@@ -125,8 +125,8 @@ def failure(subject: Subject, options: Options) -> dict[str, Any]:
 def out_of_distribution(subject: Subject, options: Options) -> dict[str, Any]:
     """Table 2: AUROC of every detector, one entry per out-of-distribution data set.
 
-    SSD is the Mahalanobis distance to all training images, in features of unit length. Those of
-    the run itself are its own, F_res is of the supervised run.
+    SSD is the Mahalanobis distance to all training images, in features of unit length. Detectors
+    named f_res use the features of the supervised run, all others those of the run itself.
     """
     results = SUITES["ood"](subject, options)
     train = normalize(subject.embed(subject.train)["features"])
@@ -146,7 +146,7 @@ def out_of_distribution(subject: Subject, options: Options) -> dict[str, Any]:
 
 
 def _uncertainties(subject: Subject, source: Source, options: Options) -> dict[str, np.ndarray]:
-    """Scores [N] of a source that need no training, high where it is uncertain."""
+    """The probe's softmax, scores of one pass and agreement [N], with high meaning uncertain."""
     outputs = subject.embed(source)
     found = {"softmax": -linear_probe(subject).probabilities(outputs["features"]).max(axis=1)}
     for name in one_pass(subject.judge):
@@ -160,7 +160,7 @@ def _uncertainties(subject: Subject, source: Source, options: Options) -> dict[s
 def examples(subject: Subject, options: Options) -> dict[str, Any]:
     """Figure 2A: the most and least certain images, and one from mild to severe corruption.
 
-    That one is the image whose kappa changes most like the mean over all images.
+    The latter is the image whose kappa changes most like the mean over all images.
     """
     corrupted = corrupted_images(subject, options)
     scores = kept_scores(subject, options, corrupted)["kappa"]
@@ -198,13 +198,13 @@ def spread(subject: Subject, options: Options) -> dict[str, Any]:
 
 
 def _shown(images: np.ndarray, kappa: np.ndarray) -> dict[str, Any]:
-    """Images uint8 [N, H, W, 3] as the text of one PNG, one below the other, and their kappas."""
+    """Images uint8 [N, H, W, 3], stacked vertically in a PNG as base64 text, and their kappas."""
     png = tf.io.encode_png(np.concatenate(images)).numpy()
     return {"images": base64.b64encode(png).decode(), "kappa": _rounded(kappa)}
 
 
 def read_images(shown: Mapping[str, Any]) -> np.ndarray:
-    """The images uint8 [N, H, W, 3] of what `_shown` made."""
+    """The images uint8 [N, H, W, 3] in a result of `_shown`."""
     strip = tf.io.decode_png(base64.b64decode(shown["images"])).numpy()
     return strip.reshape(len(shown["kappa"]), -1, *strip.shape[1:])
 
@@ -232,7 +232,7 @@ def digits_turned(split: str, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def photo_patches(split: str, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Patches at random places of a photograph of a temple and one of a flower, likewise."""
+    """Random patches of photographs of a temple and a flower, in the same form."""
     photos = load_sample_images().images
     count, seed = (1400, 0) if split == "train" else (400, 1)
     draws, labels, patches = np.random.default_rng(seed), np.arange(count) % len(photos), []

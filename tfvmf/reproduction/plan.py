@@ -21,11 +21,11 @@ from tfvmf.reproduction.experiments import REFERENCE, Budget, Experiment, ImageS
 from tfvmf.training import checkpoints, read_metrics, run_directory
 from tfvmf.training.loop import alone
 
-NUM_VIEWS = 4  # whose agreement is measured
-FITTED = "fitted.json"  # in the directory of a head that is finished
-_VIEWS = 5  # of each image that a head is fitted to
-REFERENCE_SCALE = 3  # the size of images for a pretrained encoder that takes any
-_LATEST_LINES = 20  # of metrics.jsonl, for the rate of a run
+NUM_VIEWS = 4  # per image, for the score `agreement`
+FITTED = "fitted.json"  # marks the directory of a finished head
+_VIEWS = 5  # per image that a head is fitted to
+REFERENCE_SCALE = 3  # enlarges images for a pretrained encoder
+_LATEST_LINES = 20  # lines of metrics.jsonl that give the rate of a run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,16 +34,16 @@ class Workspace:
 
     budget: Budget
     directory: str | pathlib.Path  # holds `runs/<name>`, the stand-ins in `data/`, and the outputs
-    data_dir: str = ""  # of prepared TFDS data sets
-    max_pixels: int = 0  # larger images are refused; 0 for the default
-    max_images: int = 0  # number of test images that are measured; 0 for the budget's
-    seed: int = 0  # of all runs
-    seeds: int = 1  # so many times, with this seed and the following ones
-    repeat: tuple[str, ...] = ()  # the runs of further seeds; () for all
-    repetition: int = 0  # the number of these runs among them
-    strategy: str = "default"  # of all runs
-    reference: str = ""  # a pretrained encoder: a model, as `posthoc.fit_kappa` takes it
-    results: str = ""  # directory of results that count as measured, and that new ones go to
+    data_dir: str = ""  # directory of prepared TFDS data sets
+    max_pixels: int = 0  # larger images are rejected; 0 for the default
+    max_images: int = 0  # number of test images to measure; 0 for the budget's
+    seed: int = 0  # seed of all runs
+    seeds: int = 1  # number of repetitions, with `seed` and the seeds after it
+    repeat: tuple[str, ...] = ()  # the runs to repeat; () for all
+    repetition: int = 0  # index of this repetition
+    strategy: str = "default"  # distribution strategy of all runs
+    reference: str = ""  # a pretrained encoder, as `posthoc.fit_kappa` takes it
+    results: str = ""  # directory where finished measurements are read and added
 
     @property
     def root(self) -> pathlib.Path:
@@ -52,7 +52,7 @@ class Workspace:
 
     @property
     def images(self) -> int:
-        """Number of test images that are measured."""
+        """Number of test images to measure."""
         return min(self.max_images or self.budget.max_images, self.budget.sets[0].test_images)
 
     @functools.cached_property
@@ -62,7 +62,7 @@ class Workspace:
 
     @property
     def mark(self) -> str:
-        """What tells the items of several seeds apart in a plan."""
+        """The end of labels in a plan: the seed, if there are several."""
         return f", seed {self.seed}" if self.seeds > 1 else ""
 
     def repetitions(self) -> "list[Workspace]":
@@ -73,26 +73,26 @@ class Workspace:
         ]
 
     def has(self, task: Task) -> bool:
-        """Whether a task is measured, with this seed."""
+        """Whether a task is measured with this seed."""
         if task.run == REFERENCE and (self.repetition or not self.reference):
             return False
         once = not self.repetition or not self.repeat
         return once or (task.run in self.repeat and not (task.supervised or task.every_checkpoint))
 
     def run_directory(self, name: str) -> pathlib.Path:
-        """The directory of a run; those of the first seed are called as where there is but one."""
+        """The directory of a run; its name has a seed only in further repetitions."""
         mark = f"-seed{self.seed}" if self.repetition else ""
         return self.root / "runs" / f"{name}{mark}"
 
     def fingerprint(self, *names: str) -> str:
-        """A hash of all settings of runs that their results depend on.
+        """A hash of the settings that the results of runs depend on.
 
-        Only of those that are not the default: a setting that is new changes no hash.
+        Settings at their default are left out, so that a new setting changes no hash.
         """
         settings, usual = [], flatten(default_config())
         for name in filter(None, names):
             config = self.config(name)
-            config.data.source = self.runs[name].images.name  # not the place of a stand-in
+            config.data.source = self.runs[name].images.name  # not the path of a stand-in
             given = pathlib.Path(self.reference).expanduser()
             if name == REFERENCE:
                 config.fit_kappa.model = fingerprint(given) if given.exists() else self.reference
@@ -120,7 +120,7 @@ class Workspace:
         return config
 
     def source(self, images: ImageSet) -> str:
-        """A data set, as `config.data.source` names it."""
+        """The `config.data.source` of a data set."""
         return images.source or f"npz:{self.stand_in(images)}"
 
     def stand_in(self, images: ImageSet) -> pathlib.Path:
@@ -129,11 +129,11 @@ class Workspace:
         return self.root.resolve() / "data" / f"{images.name}_{size}.npz"
 
     def others(self, images: ImageSet) -> list[ImageSet]:
-        """The budget's data sets except one."""
+        """The budget's other data sets."""
         return [other for other in self.budget.sets if other is not images]
 
     def description(self) -> str:
-        """What every output says about how it was made."""
+        """How every output was made, in words."""
         config, home = self.budget.base_config(), self.budget.sets[0]
         last = self.seed + self.seeds - 1
         seeds = f" {last}" if self.seeds == 1 else f"s {self.seed} to {last}"
@@ -148,13 +148,13 @@ class Workspace:
 class Training:
     """One run to train, one member of an ensemble, or a head to fit to the encoder of a run."""
 
-    label: str  # in the plan
+    label: str  # name in the plan
     directory: pathlib.Path
     config: ml_collections.ConfigDict
-    step: int  # done so far
-    total_steps: int  # of a head 1
-    seconds: float  # left, estimated
-    model: str = ""  # what a head is fitted to
+    step: int  # steps done so far
+    total_steps: int  # 1 for a head
+    seconds: float  # estimated time left
+    model: str = ""  # the model that a head is fitted to; "" for a run
 
     @property
     def done(self) -> bool:
@@ -162,7 +162,7 @@ class Training:
         return self.step >= self.total_steps
 
     def checkpoint_steps(self) -> list[int]:
-        """Steps of the regular checkpoints: those that will be written or, once done, exist."""
+        """Steps of the regular checkpoints that will be written or, once done, still exist."""
         steps_per_epoch = self.total_steps // self.config.epochs
         every = max(1, round(self.config.checkpoint.every_epochs * steps_per_epoch))
         planned = sorted({*range(every, self.total_steps + 1, every), self.total_steps})
@@ -174,18 +174,19 @@ class Training:
 class Measurement:
     """One task at one checkpoint, and the files that keep its result.
 
-    They are next to the run and, if `--results` is given, there, with a hash of the run's settings.
+    One file is next to the run. Another one is in `--results`, if given, with a hash of the run's
+    settings in its name.
     """
 
     task: Task
-    label: str  # in the plan
+    label: str  # name in the plan
     workspace: Workspace  # with the seed of the run
-    directory: pathlib.Path  # of the run
-    step: int  # of the checkpoint
-    epoch: float  # of the checkpoint
+    directory: pathlib.Path  # directory of the run
+    step: int  # step of the checkpoint
+    epoch: float  # epoch of the checkpoint
     key: dict[str, Any]  # everything that the result depends on, apart from the run
-    passes: int  # of one image through the network
-    seconds: float  # estimated
+    passes: int  # forward passes of single images
+    seconds: float  # estimated time
     ready: bool  # whether all runs that it needs are trained
 
     @property
@@ -195,7 +196,7 @@ class Measurement:
 
     @property
     def paths(self) -> list[pathlib.Path]:
-        """The files."""
+        """The files that keep the result."""
         task, workspace = self.task, self.workspace
         paths = [self.directory / "eval" / "reproduce" / f"{task.kind}-{self.step}.json"]
         if workspace.results:
@@ -210,7 +211,7 @@ class Measurement:
         return next((entry["results"] for entry in kept), None)
 
     def keep(self, results: dict[str, Any], *, seconds: float) -> None:
-        """Writes a result, and the time that it took."""
+        """Writes a result and the time it took."""
         effort = {"passes": self.passes, "seconds": seconds}
         for path in self.paths:
             write_json(path, {"key": self.key, **effort, "results": results})
@@ -218,7 +219,7 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything that experiments are made of, done or not."""
+    """All trainings and measurements of experiments, done or not."""
 
     trainings: list[Training]
     measurements: list[Measurement]
@@ -253,8 +254,8 @@ class Plan:
         note = ""
         if math.isnan(self.seconds):
             note = (
-                " This budget needs a GPU: how long it takes here is known once a run has begun. "
-                "--budget=cpu is made for a machine without one."
+                " This budget needs a GPU: the time is estimated once a run has begun. "
+                "Without a GPU, use --budget=cpu."
             )
         yield f"Total: {duration(self.seconds)}, estimated.{note}"
 
@@ -275,7 +276,7 @@ def make_plan(workspace: Workspace, *experiments: Experiment) -> Plan:
                 measurements.setdefault(item.paths[0], item)
                 if not item.done:
                     needed.update(run.directory for run in used)
-    # A run that is not there is not needed where all that is measured of it is known.
+    # An untrained run is not needed if all its measurements are known.
     kept = [run for run in trainings.values() if run.done or run.directory in needed]
     return Plan(kept, list(measurements.values()))
 
@@ -291,12 +292,12 @@ def duration(seconds: float) -> str:
 
 
 class _Rates:
-    """Images per second: the budget's, corrected by what was measured in a workspace."""
+    """Images per second: the budget's rates, corrected by those measured in a workspace."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._budget, self.measuring = workspace.budget, workspace.budget.measuring
         self._runs: dict[tuple[str, str], float] = {}
-        factors = []  # of this machine
+        factors = []  # how much faster than the budget this machine is
         for path in workspace.root.glob("runs/**/metrics.jsonl"):
             lines = read_metrics(path.parent)
             rates = [line["images_per_second"] for line in lines if "images_per_second" in line]
@@ -314,7 +315,7 @@ class _Rates:
             self.measuring = passes / max(seconds, 1e-9)
 
     def training(self, config: ml_collections.ConfigDict) -> float:
-        """As measured of the same method and network, or as its usual cost says."""
+        """The rate measured for this method and network, or else an estimate."""
         measured = self._runs.get((config.method, config.model.backbone))
         return measured or self._factor * self._usual(config)
 
@@ -332,8 +333,8 @@ def _trainings(
 ) -> list[Training]:
     """The trainings of a run: one, or one per member of an ensemble (or only the first).
 
-    Of a head that is not done, also those of its encoder, after it. `known` has those that were
-    looked at before, and gets the new ones.
+    Also includes, after a head that is not done, the trainings of its encoder. `known` has the
+    trainings found before, and gets the new ones.
     """
     run, config, place = workspace.runs[name], workspace.config(name), workspace.run_directory(name)
     parts = [(name, place, config)]
@@ -375,7 +376,7 @@ def _measurements(
 ) -> Iterator[Measurement]:
     """The measurements of a task: one, or one per checkpoint of its run, the first of `used`.
 
-    Of an ensemble that is the first member: all of them end at the same step.
+    For an ensemble, this is the first member: all members end at the same step.
     """
     run = used[0]
     score, passes = _effort(workspace, task)
@@ -391,7 +392,7 @@ def _measurements(
             key={
                 "kind": task.kind,
                 "step": step,
-                "images": workspace.images,  # a seeded sample; in 0.1 the first ones
+                "images": workspace.images,  # a seeded sample; in version 0.1 the first ones
                 "sample": "seeded",
                 "score": score,
                 "passes": workspace.budget.num_passes,
@@ -428,6 +429,4 @@ def _read_kept(path: pathlib.Path) -> dict[str, Any]:
     try:
         return json.loads(read_text(path) or "{}")
     except json.JSONDecodeError as error:
-        raise UserError(
-            f"{path} is damaged ({error}): rename it, and it is measured again"
-        ) from error
+        raise UserError(f"{path} is damaged ({error}): rename it to measure again") from error

@@ -1,4 +1,4 @@
-"""From measured numbers to Markdown, CSV, LaTeX and a picture, beside the paper's numbers."""
+"""Writes measured numbers beside the paper's, as Markdown, CSV, LaTeX and a picture."""
 
 import dataclasses
 import functools
@@ -20,17 +20,17 @@ from tfvmf.reproduction.experiments import Budget, Experiment, own_run, supervis
 from tfvmf.reproduction.plan import Measurement, Workspace
 
 PAPER = (
-    "The paper's numbers are from 1000 epochs of ResNet-50 on CIFAR-10, and CIFAR-10-C, where a "
-    "row does not say otherwise. Ours are of this budget: compare signs and orders, not values."
+    "Unless a row says otherwise, the paper's numbers are from 1000 epochs of ResNet-50 on "
+    "CIFAR-10 and CIFAR-10-C. Ours are from this budget: compare signs and orders, not values."
 )
 _COLORS = (BLUE, ORANGE, GREEN, GRAY, "#7e4fa3", "#2aa1a1", "#c9a227")
-_DRAWN = ("wide head (-)", "VI-SimSiam (-)")  # of those that the paper has not
-_LONG = 30  # rows of a table that is in a file of its own only
+_DRAWN = ("wide head (-)", "VI-SimSiam (-)")  # drawn, although the paper does not have them
+_LONG = 30  # rows; longer tables are only in files of their own
 _LABELS = [name.replace("_", " ") for name in CORRUPTIONS]
 
 
 class Results:
-    """The results of all measurements of one seed; of runs that were not repeated, the first's."""
+    """The results of one seed; for runs that were not repeated, those of the first seed."""
 
     def __init__(self, measurements: Iterable[Measurement], first: "Results | None" = None) -> None:
         found: dict[tuple[str, str], list[tuple[float, dict[str, Any]]]] = {}
@@ -65,12 +65,12 @@ def of_seeds(items: Sequence[Measurement], workspace: Workspace) -> list[Results
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What is written about an experiment."""
+    """The content of an experiment's files."""
 
     table: Table
-    notes: list[str]  # that a reader of the numbers needs
-    draw: Callable[[figures.Columns], Figure]  # of the table's columns
-    more: Mapping[str, Table] = dataclasses.field(default_factory=dict)  # by the end of a file name
+    notes: list[str]  # paragraphs about the table
+    draw: Callable[[figures.Columns], Figure]  # draws the table's columns
+    more: Mapping[str, Table] = dataclasses.field(default_factory=dict)  # further tables by name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +83,10 @@ class Written:
 
 
 def write(experiment: Experiment, workspace: Workspace, results: Sequence[Results]) -> Written:
-    """Writes `<experiment>.md`, `.csv`, `.tex` and `.png`; `results` are those of each seed.
+    """Writes `<experiment>.md`, `.csv`, `.tex` and `.png`; `results` has one entry per seed.
 
-    Further tables are in files of their own (`<experiment>_<name>.csv`) and, unless they are long,
-    in the first and the third as well.
+    Further tables have files of their own (`<experiment>_<name>.csv`) and, unless they are long,
+    are also in the `.md` and `.tex` files.
     """
     budget = workspace.budget
     reports = [_REPORTS[experiment.name](workspace, found) for found in results]
@@ -106,7 +106,7 @@ def write(experiment: Experiment, workspace: Workspace, results: Sequence[Result
     if len(results) > 1:
         provenance["seeds"] = len(results)
         sentences.append(
-            f"Mean ± standard deviation over {len(results)} seeds; images are those of the first."
+            f"Mean ± standard deviation over {len(results)} seeds; images are from the first."
         )
     paths = [workspace.root / f"{experiment.name}.{end}" for end in ("md", "csv", "tex", "png")]
     page, table, latex, picture = paths
@@ -126,9 +126,9 @@ def write(experiment: Experiment, workspace: Workspace, results: Sequence[Result
 
 
 def _combine(tables: Sequence[Table]) -> tuple[Table, Table]:
-    """The tables of several seeds as one to be shown, with `mean ± sd`, and one of numbers.
+    """Combines the tables of several seeds: one to show, with `mean ± sd`, and one of numbers.
 
-    There a column whose numbers differ between seeds is followed by a column `<title>, sd`.
+    In the latter, a column that differs between seeds is followed by a column `<title>, sd`.
     """
     first = tables[0]
     lines = zip(*([*table.rows, *table.footer] for table in tables), strict=True)
@@ -152,7 +152,7 @@ def _combine(tables: Sequence[Table]) -> tuple[Table, Table]:
 
 
 def _spread(values: Sequence[Any]) -> tuple[Any, float | None]:
-    """Mean and standard deviation of numbers that differ; otherwise what all say, and None."""
+    """Mean and standard deviation of numbers that differ; otherwise the cell to show, and None."""
     different = list(dict.fromkeys(values))
     if len(different) == 1 or None in different:
         return different[0], None
@@ -161,13 +161,13 @@ def _spread(values: Sequence[Any]) -> tuple[Any, float | None]:
     return float(np.mean(values)), float(np.std(values, ddof=1))
 
 
-# Beside each mean Spearman correlation: {title: key}, then its interval.
+# Columns after each mean Spearman correlation: {title: key}; the interval follows.
 _BESIDE = {"Pearson": "mean_pearson", "AUROC": "mean_auroc", "per image": "mean_per_image"}
 _BESIDE_NOTE = (
     "Spearman and Pearson: the correlation of six means over images with severity, as in the "
-    "paper. What these hide: AUROC of single images, clean against severity 5 (0.5 is chance), and "
-    "per image Spearman's correlation over every (image, severity) pair with its 95 % interval. "
-    "Means over 18 corruptions."
+    "paper. For single images: AUROC, clean against severity 5 (0.5 is chance), and (per image) "
+    "Spearman's correlation over all (image, severity) pairs with its 95 % interval. All are means "
+    "over 18 corruptions."
 )
 
 
@@ -211,21 +211,21 @@ def baselines(
     auroc = {title: values["auroc"] for title, values in found.items() if values}
     budget = workspace.budget
     notes = [
-        "(+) and (-) are the expected signs: variance should grow with corruption, all else should "
-        "fall.",
+        "(+) and (-) are the expected signs: variance should grow with corruption, all other "
+        "scores should fall.",
         f"Ensembles have {budget.num_members} members with different seeds; dropout has a rate of "
         f"{budget.dropout} and {budget.num_passes} passes. The paper gives neither number.",
         "Not in the paper: the wide head (tfvmf fit-kappa) on the encoder of SimCLR + vMF, with "
-        "familiarity and confidence; VI-SimSiam (arXiv 2203.11437); three controls of that "
-        "encoder, the length of the features, the measured agreement of views and a linear probe's "
-        "maximum softmax, which sees labels; the wide head on a pretrained encoder "
+        "familiarity and confidence; three controls on the same encoder (feature norm, measured "
+        "agreement of views, and the maximum softmax of a linear probe, which uses labels); "
+        "VI-SimSiam (arXiv 2203.11437); the wide head on a pretrained encoder "
         "(--reference_encoder).",
         _BESIDE_NOTE,
     ]
     if kind == "spearman":
         notes.append(
-            f"The paper's row of its own method has a mean of {_mean(printed['Ours (-)']):.3f}; "
-            f"its text and its other tables say {paper.TABLE_3['simclr']:.3f}."
+            f"The mean of the paper's row for its own method is {_mean(printed['Ours (-)']):.3f}; "
+            f"its text and its other tables give {paper.TABLE_3['simclr']:.3f}."
         )
     more = {
         "means": Table.of(means, title="Means over the corruptions"),
@@ -236,7 +236,7 @@ def baselines(
     return Report(_by_corruption(columns), notes, _bars(workspace, _LABELS, panels, axis), more)
 
 
-# Table 2: detector -> title; the paper's three, then others of the run and of its wide head.
+# Table 2: detector -> title. The paper's three, others of the run, those of its wide head.
 _DETECTORS = {"f_res": "F_res", "kappa": "kappa", "f_res+kappa": "F_res + kappa"}
 _OWN = {
     "ssd": "SSD",
@@ -268,20 +268,21 @@ def out_of_distribution(workspace: Workspace, results: Results) -> Report:
     sets = "; ".join(f"{images.name}: {images.description}" for images in budget.sets)
     notes = [
         "F_res: mean cosine distance to the 5 nearest training images in the features of a "
-        f"supervised run; kappa is of a run without labels. {sets}.",
-        "Not in the paper: SSD, the Mahalanobis distance in that run's features of unit length; a "
-        "linear probe's maximum softmax, which sees labels; feature norm; the measured agreement "
-        "of views; kappa, familiarity and confidence of the wide head (tfvmf fit-kappa) on it.",
+        f"supervised run; kappa is from a run without labels. {sets}.",
+        "Not in the paper, on the features of that run: SSD, the Mahalanobis distance at unit "
+        "length; the maximum softmax of a linear probe, which uses labels; feature norm; the "
+        "measured agreement of views; kappa, familiarity and confidence of the wide head (tfvmf "
+        "fit-kappa).",
         f"Trained: {'; '.join(trained)}.",
     ]
     if not budget.is_papers:
         notes.append(
-            "The data sets are stand-ins that need no download, one pair near and one far, in the "
-            "place of the paper's pairs: the paper's numbers are of other images."
+            "The data sets are stand-ins for the paper's that need no download, one pair near and "
+            "one far: the paper's numbers are from other images."
         )
     drawn = [*_DETECTORS.values(), _OWN["ssd"], *_HEAD.values()]
     if any(row[_HEAD["familiarity"]] is None for row in rows):
-        drawn = drawn[:-2]  # no images were kept for them
+        drawn = drawn[:-2]  # they need a reserve
     series = {title: (title, color) for title, color in zip(drawn, _COLORS, strict=False)}
     labels = [f"{row['familiar']},\n{row['foreign']}" for row in rows]
     draw = _bars(workspace, labels, {"": series}, "AUROC", line=0.5)
@@ -335,10 +336,10 @@ def distributions(_: Workspace, results: Results) -> Report:
     notes = [
         "The paper's figure has a fixed mean and kappas of its own choice; it prints no numbers. "
         "The lower row has kappas that the trained encoder gives to test images, clean and under "
-        "every corruption at the greatest severity, on a sphere of 3 dimensions.",
+        "every corruption at the highest severity, on a sphere of 3 dimensions.",
         "The paper's loss leaves out the normalizer of the distribution: its kappa orders images "
-        "by certainty, and its scale (0 to 5) is set by the weights of the loss. Read as a vMF "
-        f"distribution of {dimension} dimensions it would be next to uniform.",
+        "by certainty, and its scale (0 to 5) is set by the weights of the loss. As that of a vMF "
+        f"distribution in {dimension} dimensions, it would mean an almost uniform one.",
     ]
     draw = functools.partial(figures.draw_distributions, found=found)
     return Report(Table(columns=columns, rows=rows), notes, draw)
@@ -373,9 +374,10 @@ def images_and_failures(_: Workspace, results: Results) -> Report:
         for severity, kappa in enumerate(entry["kappa"]):
             rows.append([f"A: {name.replace('_', ' ')}, severity {severity}", kappa, None])
     notes = [
-        "A: the test images of greatest and least kappa, and from clean (severity 0) to severe the "
-        "one whose kappa changes most like the mean over all images. B: predictions of a linear "
-        "probe; one-sided p of Mann-Whitney's U over 50 rounds of 100 draws from either group.",
+        "A: the test images with the highest and lowest kappa, and, from clean (severity 0) to "
+        "severe, the one whose kappa changes most like the mean over all images. B: predictions of "
+        "a linear probe; one-sided p of Mann-Whitney's U over 50 rounds of 100 draws from either "
+        "group.",
     ]
     if "note" in failure:
         notes.append(f"Note: {failure['note']}.")
@@ -461,7 +463,7 @@ def _by_corruption(columns: Mapping[str, Mapping[str, float]], title: str = "") 
 def _bars(
     workspace: Workspace, labels: list[str], panels: figures.Panels, axis: str, *, line: float = 0.0
 ) -> Callable[[figures.Columns], Figure]:
-    printed = workspace.budget.is_papers  # otherwise its numbers are of other data
+    printed = workspace.budget.is_papers  # otherwise its numbers are from other data
     return lambda columns: figures.draw_bars(
         columns, labels=labels, panels=panels, axis_label=axis, line=line, paper=printed
     )
