@@ -11,7 +11,7 @@ _Made = TypeVar("_Made")
 
 
 def available() -> int:
-    """The cores that the process is bound to, if the system tells; otherwise all."""
+    """Number of cores that the process is bound to, or of all if the system does not report it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -2,8 +2,8 @@
 
 The numbers of an example depend only on its own seed. So N replicas draw what one device would, a
 resumed run repeats itself, and a batch may be split anywhere. TensorFlow's stateless generators
-take one seed per call, so a call per example would be needed, which is slower. Here a whole batch
-is hashed with integer operations, which are exact on every device.
+take one seed per call, so every example would need a call of its own, which is slower. Here a
+whole batch is hashed with integer operations, which are exact on every device.
 """
 
 import math
@@ -23,8 +23,8 @@ def example_seeds(
     Two words are hashed from different starts. Within a batch the first word alone distinguishes
     examples (each round is a bijection); between two calls a collision has probability 2^-64.
 
-    `seed` is the run's, `step` the optimizer's, `positions` [B] are indices in the *global* batch,
-    and `view` is the number of the view: 0, 1, ... The low 32 bits of each are used.
+    `seed` is the seed of the run, `step` the step of the optimizer, `positions` [B] are indices in
+    the *global* batch, and `view` is 0, 1, ... The low 32 bits of each are used.
     """
     positions = tf.convert_to_tensor(positions)
     words = tf.constant([[0x243F6A88, 0x85A308D3]], tf.uint32)  # the first digits of pi
@@ -36,18 +36,18 @@ def example_seeds(
 
 
 def uniforms(seeds: tf.Tensor, count: int) -> tf.Tensor:
-    """Draws from [0, 1) in steps of 2^-23, float32 [B, count]; column j depends on seed and j."""
+    """Draws from [0, 1) in steps of 2^-23, float32 [B, count]: column j depends on seed and j."""
     return _to_unit_interval(_words(seeds, np.arange(1, count + 1, dtype=np.uint32))) - 1.0
 
 
 def normals(seeds: tf.Tensor, count: int) -> tf.Tensor:
     """Independent standard normal draws for seeds [B, 2], by Box and Muller: float32 [B, count]."""
-    # Eigen computes log, sin and cos of the last few numbers of an array, which fill no vector
-    # register, by other code with another last bit. Whole registers for every example keep the
-    # result independent of how a batch is split.
+    # Eigen computes log, sin and cos of the last few numbers of an array, which do not fill a
+    # vector register, with other code, whose last bit differs. Whole registers for every example
+    # keep the result independent of how a batch is split.
     pairs = math.ceil(count / 2 / _LANES) * _LANES
-    # Counter 0 makes a key that `uniforms` never returns. The rest is one round over hashed
-    # counters: `_words` for 3072 numbers per image would take two.
+    # Counter 0 makes a key that `uniforms` never returns. Mixing it with the hashed counters takes
+    # one round per number; `_words` would take two.
     key = _words(seeds, np.zeros(1, np.uint32))
     counters = _mix(tf.constant(np.arange(1, 2 * pairs + 1, dtype=np.uint32)))
     unit = _to_unit_interval(_mix(tf.bitwise.bitwise_xor(key, counters)))
@@ -57,14 +57,14 @@ def normals(seeds: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def _words(seeds: tf.Tensor, counters: np.ndarray) -> tf.Tensor:
-    """Uint32 [B, n]: both words of a seed hashed into each of n uint32 counters."""
+    """Hashes both words of a seed with each of n uint32 counters: uint32 [B, n]."""
     seeds = tf.bitcast(tf.cast(seeds, tf.int32), tf.uint32)
     words = _mix(tf.bitwise.bitwise_xor(seeds[:, :1], _mix(tf.constant(counters))))
     return _mix(tf.bitwise.bitwise_xor(words, seeds[:, 1:]))
 
 
 def _mix(words: tf.Tensor) -> tf.Tensor:
-    """MurmurHash3's finalizer, a bijection; a flipped bit flips each other with odds 1/2."""
+    """MurmurHash3's finalizer, a bijection; flipping a bit flips each output bit with odds 1/2."""
     words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, 16))
     words *= 0x85EBCA6B
     words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, 13))

@@ -1,4 +1,4 @@
-"""What a computation may know of the replicas beside it: how many there are, and their tensors.
+"""The number of replicas that a computation runs on, and exchange of tensors among them.
 
 Outside `strategy.run`, and with a single replica, every function is the identity, so code that
 calls them computes the same numbers on one device as on many.
@@ -35,7 +35,7 @@ def gather(tensor: tf.Tensor) -> tf.Tensor:
 def stack(tensor: tf.Tensor) -> tf.Tensor:
     """Stacks a small tensor [...] of every replica to [replicas, ...]; the gradient is exact.
 
-    One sum, in which each replica fills its row: a smaller graph than `gather`, but more bytes.
+    A sum in which each replica fills its row: a smaller graph than `gather`, but more bytes.
     """
     row = tf.one_hot(replica_id(), num_replicas(), dtype=tensor.dtype)
     rows = tf.reshape(row, [-1] + [1] * tensor.shape.rank) * tensor[None]

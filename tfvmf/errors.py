@@ -4,7 +4,7 @@
 class UserError(ValueError):
     """An error that the user can fix; names the flag or file, what was found and what was expected.
 
-    The message is one line, even if it quotes a text of several.
+    The message is one line, even if it quotes text of several lines.
     """
 
     def __init__(self, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Files: paths are literal, writes are whole or not at all, a disk that refuses is one line."""
+"""Files: paths are literal, writes are atomic, and errors of the disk become one-line messages."""
 
 import contextlib
 import errno
@@ -36,7 +36,7 @@ _REFUSED = [
     )
 ]
 _ELSEWHERE = "choose another place"
-# An npz file may expand to 2 GiB, or 100 times its length. Real data do not compress as well.
+# An npz file may expand to 2 GiB, or 100 times its length. Real data do not compress that well.
 _EXPANDED, _EXPANSION = 2**31, 100
 
 
@@ -46,25 +46,25 @@ def shipped_models() -> list[str]:
 
 
 def find_model(model: Path) -> pathlib.Path:
-    """The path of a model, or of the shipped one of this name; an existing path has priority."""
+    """The path of a model, or of the shipped model of this name; an existing path has priority."""
     path = pathlib.Path(model).expanduser()
     named = not path.exists() and os.fspath(model) in shipped_models()
     return SHIPPED / path if named else path
 
 
 def beside(model: pathlib.Path) -> pathlib.Path:
-    """Where results about a run go: the run itself, or `runs/NAME` for a shipped one."""
+    """The directory for results about a run: the run itself, or `runs/NAME` for a shipped model."""
     return pathlib.Path("runs", model.name) if model.parent == SHIPPED else model
 
 
 @contextlib.contextmanager
 def writing(path: Path, *, advice: str = _ELSEWHERE, then: str = "") -> Iterator[None]:
-    """Turns write errors into one line, with `advice` if not permitted, and what to do `then`."""
+    """Turns write errors into one line with `advice` (if the disk is not full) and `then`."""
     try:
         yield
     except Exception as error:
         text = getattr(error, "strerror", None) or str(error)
-        # TensorFlow and HDF5 put the system's words into long messages.
+        # TensorFlow and HDF5 embed the system's message in a long one.
         reason = next((words for words in (*_FULL, *_REFUSED) if words in text), "")
         if isinstance(error, UserError) or not (reason or isinstance(error, OSError)):
             raise
@@ -76,7 +76,7 @@ def writing(path: Path, *, advice: str = _ELSEWHERE, then: str = "") -> Iterator
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that gets its name once it is complete, in a directory that is created if needed."""
+    """Opens a file that gets its name once it is complete; creates its directory if needed."""
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}{_mark()}")
     with writing(path):
@@ -127,7 +127,7 @@ def _alive(process: int) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file; bytes of file names that are not text are written as their codes."""
+    """Writes a UTF-8 text file; bytes of file names that are not valid text are escaped."""
     with replacing(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
 
@@ -139,7 +139,7 @@ def write_json(path: Path, content: Any) -> None:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns errors of reading into one line."""
+    """Turns read errors into one line."""
     try:
         yield
     except OSError as error:
@@ -148,21 +148,21 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_text(path: Path) -> str | None:
-    """The text of a file, None if there is none; UserError if it cannot be read."""
+    """The text of a file, None if it does not exist; UserError if it cannot be read."""
     with reading(path):
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
-                raise UserError(f"{os.fspath(path)} is not a file: expected one")
+                raise UserError(f"{os.fspath(path)} is not a file")
             return pathlib.Path(path).read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, NotADirectoryError):
-            if os.path.islink(path):  # to a disk that is not mounted
+            if os.path.islink(path):  # a link to a disk that is not mounted
                 raise
             return None
 
 
 @contextlib.contextmanager
 def literal(directory: Path) -> Iterator[str]:
-    """A path to the same directory that TensorFlow's readers do not take for a pattern."""
+    """A path to the same directory that TensorFlow's readers do not interpret as a pattern."""
     directory = pathlib.Path(directory).absolute()
     if not set(str(directory)) & set("*?[\\"):
         yield str(directory)
@@ -189,7 +189,7 @@ def open_npz(path: Path) -> zipfile.ZipFile:
 def open_array(
     archive: zipfile.ZipFile, key: str
 ) -> tuple[tuple[int, ...], "np.dtype", bool, IO[bytes]]:
-    """Shape, type, whether stored by columns, and content; ValueError if objects or truncated."""
+    """Shape, type, whether stored by columns, content; ValueError if truncated or of objects."""
     import numpy as np
 
     info = archive.getinfo(f"{key}.npy")
@@ -218,7 +218,7 @@ def read_array(archive: zipfile.ZipFile, key: str) -> "np.ndarray":
 
 @contextlib.contextmanager
 def arrays(path: Path) -> Iterator[dict[str, "np.ndarray"]]:
-    """The plain arrays of an .npz file; errors, also those of the block, become one line."""
+    """The plain arrays of an .npz file; errors, also in the `with` block, become one line."""
     try:
         with open_npz(path) as archive:
             keys = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -285,7 +285,7 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
         yield
 
 
-# Spreadsheets take text that starts with these for a formula.
+# Spreadsheets interpret text that starts with one of these as a formula.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 

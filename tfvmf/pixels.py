@@ -1,4 +1,4 @@
-"""What pixels may be wherever arrays of images enter: uint8, or float in [0, 1]."""
+"""Checks the type and range of arrays of images: uint8, or float in [0, 1]."""
 
 from typing import Any
 
@@ -27,6 +27,6 @@ def check_pixels(images: Any, *, name: str = "images") -> np.ndarray:
     low, high = pixels.min(), pixels.max()
     if not np.issubdtype(pixels.dtype, np.floating):
         raise UserError(f"{name} are {pixels.dtype} from {low} to {high}: {_EXPECTED}")
-    if not (low >= -_SLACK and high <= 1 + _SLACK):  # or NaN
+    if not (low >= -_SLACK and high <= 1 + _SLACK):  # also rejects NaN
         raise UserError(f"{name} are {pixels.dtype} from {low:.4g} to {high:.4g}: {_EXPECTED}")
     return pixels.astype(np.float32, copy=False)

@@ -128,7 +128,7 @@ def test_official_files_are_read_and_resized(official, source):
 )
 def test_files_of_another_form_are_refused(official, source, rows):
     np.save(official / "snow.npy", rows)
-    with pytest.raises(UserError, match=r"snow\.npy holds .*12 images are uint8 \[60, H, H, 3\]"):
+    with pytest.raises(UserError, match=r"snow\.npy holds .*12 images, uint8 \[60, H, H, 3\]"):
         open_corrupted(source, directory=official)
 
 

@@ -209,7 +209,7 @@ def two_inputs(path):
     [
         ("applications:ResNet51", "unknown: Keras has ResNet50"),
         ("applications:MobileNetV3Small@/nosuch.h5", "expected none, imagenet or a .weights.h5"),
-        ("resnet18@none", "has its own"),
+        ("resnet18@none", "expected applications:NAME or hub:PRESET"),
         ("keras:/nosuch.keras", "no such file"),
         (mixed, "computes in float16: save it with layers of float32"),
         (two_inputs, "with one input, of images"),

@@ -47,22 +47,22 @@ class Augmentation(keras.layers.Layer):
     Args:
         size: Height and width of a view.
         crop_min: Minimum area of the crop, as a share of the image.
-        crop_max: Maximum area of the crop. 1 for both: no crop.
+        crop_max: Maximum area of the crop. No crop if both are 1.
         ratio_min: Minimum width / height of the crop.
         ratio_max: Maximum width / height of the crop.
-        flip_probability: Probability of a horizontal flip. Use 0 where that changes the
+        flip_probability: Probability of a horizontal flip. Use 0 where a flip changes the
             meaning, as for digits.
         brightness: b of a factor uniform in [max(0, 1 - b), 1 + b].
-        contrast: Likewise.
-        saturation: Likewise.
+        contrast: Like `brightness`.
+        saturation: Like `brightness`.
         hue: h of a shift uniform in [-h, h], in turns of the color circle, at most 1/2.
-        jitter_probability: Probability of applying the four together.
+        jitter_probability: Probability of applying these four together.
         gray_probability: Probability of a gray view.
         blur_probability: Probability of a Gaussian blur.
         blur_sigma_min: Minimum sigma of the blur, in pixels.
         blur_sigma_max: Maximum sigma of the blur, in pixels.
-        noise_sigma_max: Gaussian noise has a sigma drawn uniformly from 0 to this. The paper's
-            study of further augmentations uses 0.25.
+        noise_sigma_max: Maximum sigma of Gaussian noise, drawn uniformly from 0. The paper's study
+            of further augmentations uses 0.25.
         noise_probability: Probability of noise.
         seed: Seed for calls without `seeds`; None draws one.
         **kwargs: Arguments of every Keras layer (`name`).

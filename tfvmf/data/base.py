@@ -20,7 +20,7 @@ MAX_CLASSES = 1_000_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """The arguments of `sources.load`, which explains them. Each loader reads the ones it needs."""
+    """The arguments of `sources.load`, which documents them; each loader reads some."""
 
     spec: str  # as the user wrote it: `folder:/data/birds`
     target: str  # what follows the scheme (`/data/birds`), or the TFDS name
@@ -144,7 +144,7 @@ class Source(abc.ABC):
         from tfvmf.data.pipeline import image_reader
 
         if labels and self.labels is None:
-            raise UserError(f"{self.name} ({self.split}) has no labels: expected labels=False")
+            raise UserError(f"{self.name} ({self.split}) has no labels: use labels=False")
         read = image_reader(self)
         rows = tf.data.Dataset.range(self.size, output_type=tf.int32)
         if seed is not None:
@@ -154,7 +154,7 @@ class Source(abc.ABC):
         return batches.map(lambda b: (b["image"], b["label"]) if labels else b["image"]).prefetch(2)
 
     def fingerprint(self) -> str:
-        """A hash of all labels and 64 images: quick, and enough to tell data sets apart."""
+        """A hash of all labels and 64 images, which is quick and distinguishes data sets."""
         sample = np.unique(np.linspace(0, self.size - 1, 64).astype(np.int64))
         digest = hashlib.blake2b(self.take(sample).tobytes(), digest_size=8)
         digest.update(b"" if self.labels is None else self.labels.tobytes())
@@ -265,7 +265,7 @@ def check_classes(where: str, count: int) -> None:
     """Raises UserError when there are implausibly many classes."""
     if count > MAX_CLASSES:
         raise UserError(
-            f"{where}: labels for {count:,} classes, and at most {MAX_CLASSES:,} are allowed: "
+            f"{where}: labels for {count:,} classes: at most {MAX_CLASSES:,} are allowed; "
             "number the classes 0, 1, 2, ..."
         )
 
@@ -279,7 +279,7 @@ def check_split(spec: str, split: str) -> None:
 def choose_split(keys: Sequence[str], split: str) -> np.ndarray:
     """Indices [n] of the keys in `split`: a hash of the key makes one in ten a test key.
 
-    So adding examples never moves earlier ones. With two or more keys, no split is empty.
+    Adding examples never moves earlier ones. With two or more keys, no split is empty.
     """
     check_split("split", split)
     if split == "all":

@@ -34,13 +34,13 @@ def load_or_build(
     columns: Callable[[], dict[str, np.ndarray]],
     dtype: np.typing.DTypeLike = np.uint8,
 ) -> tuple[np.memmap, dict[str, np.ndarray]]:
-    """Returns a read-only memory map and its columns (labels, order), built if missing.
+    """Returns a read-only memory map and its columns (labels, order); builds them if missing.
 
-    A cache is a folder that gets its name only when it is complete. Processes that want the same
-    one at the same time wait for the first to build it.
+    A cache is a folder that gets its name only when it is complete. Processes that need the same
+    cache at the same time wait for the first one to build it.
 
     `identity` are JSON values that distinguish this cache from all others. `chunks` returns an
-    iterator of arrays [n, ...] that add up to `shape`, [N, ...]; then `columns` is called, and
+    iterator of arrays [n, ...] that add up to `shape`, [N, ...]; then `columns` is called and
     returns small arrays [N] to store with them.
     """
     text = json.dumps({**identity, "shape": shape, "type": np.dtype(dtype).str}, sort_keys=True)
@@ -85,7 +85,7 @@ def write_npy(
 
 
 def _open(folder: pathlib.Path) -> tuple[np.memmap, dict[str, np.ndarray]]:
-    # Also rejects a file that is shorter than its header says.
+    # This also rejects a file that is shorter than its header says.
     array = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
     with np.load(folder / "columns.npz", allow_pickle=False) as stored:
         columns = dict(stored)
@@ -104,6 +104,6 @@ def _make_room(place: pathlib.Path, needed: int) -> None:
     free = shutil.disk_usage(place).free
     if needed > free:
         raise UserError(
-            f"{place}: the cached images need {needed / _GIB:.1f} GiB and {free / _GIB:.1f} GiB "
-            "are free; set TFVMF_CACHE to a folder with room"
+            f"{place}: the cached images need {needed / _GIB:.1f} GiB, but only {free / _GIB:.1f} "
+            "GiB are free; set TFVMF_CACHE to a folder with room"
         )

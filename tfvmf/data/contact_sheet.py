@@ -71,7 +71,7 @@ def _tile(pixels: np.ndarray) -> Image.Image:
 
 
 def _caption(picture: Picture, font: ImageFont.FreeTypeFont) -> list[tuple[str, str]]:
-    """Lines and their colors: the last part of the path, on one line or two, and the note."""
+    """Lines and their colors: the last part of the path on one or two lines, and the note."""
     file = picture.file.rsplit("/", 1)[-1]
     name = "".join(each if each.isprintable() else "\ufffd" for each in file)
     first = _fitting(name, font)

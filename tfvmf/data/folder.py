@@ -44,7 +44,7 @@ def load(request: Request) -> Source:
     """`folder:/path`: all images below a folder, sorted by name.
 
     Files are found by extension and decoded by content. Hidden files are skipped and links are
-    followed. Anything but a regular file, or with more than `max_pixels`, is an error.
+    followed. Special files and images of more than `max_pixels` are errors.
 
     Splits: if there is a sub-folder `train`, or nothing else, the sub-folders `train` and `test`
     (or `val`, `valid`, `validation`, in any case). Otherwise a hash of the path relative to the
@@ -173,7 +173,7 @@ def _of_split(request: Request, files: list[str], parts: list[str]) -> tuple[lis
     if not names:
         raise UserError(
             f"{request.spec}: no images for split '{request.split}' (sub-folders: "
-            f"{', '.join(parts)}); add {request.split}/ or name a split that is there"
+            f"{', '.join(parts)}); add {request.split}/ or choose another split"
         )
     inside: dict[str, list[str]] = {part: [] for part in parts}
     for part, _, file in (file.partition("/") for file in files):

@@ -1,4 +1,4 @@
-"""Image files and arrays to uint8 RGB squares: decode, orient, convert, resize.
+"""Decodes, orients, converts and resizes image files and arrays to uint8 RGB squares.
 
 Files may be untrusted. Only six formats are opened, recognized by content (for others Pillow may
 start a program). Sizes are checked first, and all threads share one memory budget.
@@ -38,8 +38,8 @@ _CHUNK, _THREADS = 64, 32  # upper bounds
 _FILE_BYTES = 2**26  # maximum size of a file, unless 8 bytes per pixel of max_pixels are more
 _STRIP = 2**20  # pixels converted at a time
 _MEMORY = 2**30  # bytes for the pixels of all images being decoded
-# Maximum number of reads for the header of a long file. Pillow joins EXIF blocks one by one:
-# 190,000 of them (4 MB) take 35 seconds.
+# Maximum number of reads for the header of a file longer than `_LONG`. Pillow joins EXIF blocks
+# one by one: 190,000 of them (4 MB) take 35 seconds.
 _LONG, _HEADER_READS = 2**16, 20_000
 # A JPEG of 8192 x 8192 takes 0.14 s per scan, even for scans of 100 bytes; encoders write up to
 # 18 scans. A run-length BMP takes 17 s, in Python.
@@ -50,7 +50,7 @@ class _Kind(NamedTuple):
     """A supported format. `Image.open` is avoided because its pixel limit is process-wide."""
 
     open: Callable[[Any], ImageFile.ImageFile]
-    cost: int  # bytes per pixel, to decode and convert it
+    cost: int  # bytes per pixel for decoding and converting
     eager: bool = False  # whether opening takes memory too
 
 
@@ -122,7 +122,7 @@ def open_image(
     max_pixels: int = MAX_PIXELS,
     name: str = "",
 ) -> Iterator[ImageFile.ImageFile]:
-    """Opens a file as `read_image` does and checks its header. `size` 0: it will not be decoded."""
+    """Opens a file for `read_image` and checks its header; do not decode it if `size` is 0."""
     name = name or ("image" if isinstance(source, bytes) else os.fspath(source))
     try:
         # Checked before opening: opening a FIFO waits for a writer.
@@ -166,15 +166,15 @@ def read_image(
 ) -> np.ndarray:
     """Decodes one image file (JPEG, PNG, GIF, BMP, WebP, TIFF): uint8 [size, size, 3].
 
-    Applies the EXIF orientation. Gray, CMYK and palettes become RGB, transparency is laid on
-    white, 16-bit gray is scaled to 8 bits, and only the first frame of an animation is read. The
-    short side is scaled to `size` (bicubic, anti-aliased), then the center is cropped.
+    Applies the EXIF orientation. Gray, CMYK and palettes become RGB, transparent pixels are
+    blended with white, 16-bit gray is scaled to 8 bits, and only the first frame of an animation is
+    read. The short side is scaled to `size` (bicubic, anti-aliased), then the center is cropped.
 
     `source` is a path or the content of a file. An image of more than `max_pixels` is rejected
-    before it is decoded. Errors call the image `name`, by default its path.
+    before it is decoded. `name` is used in error messages; by default it is the path.
     """
     with open_image(source, size=size, max_pixels=max_pixels, name=name) as image:
-        ImageOps.exif_transpose(image, in_place=True)  # which decodes the image
+        ImageOps.exif_transpose(image, in_place=True)  # this decodes the image
         fitted = _fit(_to_8_bits(image), size)
         return np.asarray(fitted if fitted.mode == "RGB" else fitted.convert("RGB"))
 
@@ -241,7 +241,7 @@ def run_all(
 
 
 def raise_all(errors: Mapping[int, UserError]) -> None:
-    """Raises the first of `errors`, if any, with their number."""
+    """Raises the first of `errors`, if any, and says how many more there are."""
     for error in errors.values():
         more = f" (and {len(errors) - 1} more like it)" if len(errors) > 1 else ""
         raise UserError(f"{error}{more}") from error

@@ -14,7 +14,7 @@ from tfvmf.data.base import SPLITS, ArraySource, Request, Source, check_classes
 from tfvmf.data.images import memory, raise_all, resize_image, run_all
 from tfvmf.errors import UserError
 
-# {} stands for the split. A key without it holds everything, and is split by index.
+# {} stands for the split. A key without it holds all images, which are split by a hash.
 _IMAGE_KEYS = ("x_{}", "{}_images", "images", "x")
 _LABEL_KEYS = ("y_{}", "{}_labels", "labels", "y")
 _GIB = 2**30
@@ -103,7 +103,7 @@ def _check_images(archive: Archive, key: str, request: Request) -> tuple[int, ..
         problem = f"has type {dtype}; expected uint8, or floats in [0, 1]"
     elif needed > request.memory_limit:
         problem = (
-            f"needs {needed / _GIB:.2f} GiB and an npz file is read into memory whole; raise "
+            f"needs {needed / _GIB:.2f} GiB, because an npz file is read into memory whole; raise "
             f"memory_limit ({request.memory_limit / _GIB:.2f} GiB) or use folder:"
         )
     elif shape[1] * shape[2] > request.max_pixels:
@@ -191,5 +191,5 @@ def _read_text(archive: Archive, key: str, request: Request) -> np.ndarray:
         text = archive.read(key).reshape(-1).astype(np.str_)
         "".join(text.tolist()).encode()
     except (ValueError, TypeError, SystemError) as error:
-        raise UserError(f"{where} holds bytes that are no text; save names as str") from error
+        raise UserError(f"{where} holds bytes that are not text; save names as str") from error
     return text

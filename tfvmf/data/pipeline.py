@@ -72,7 +72,7 @@ def training_batches(
 
 
 def image_reader(source: Source) -> Reader:
-    """Reads `image` uint8 [B, H, W, 3] and `label` int32 [B] (-1 if unlabeled) of a source."""
+    """A reader of `image` uint8 [B, H, W, 3] and `label` int32 [B] (-1 if unlabeled)."""
     labels = source.labels if source.labels is not None else np.full(source.size, -1)
     label_table = tf.constant(labels, tf.int32)
     with tf.device("/cpu:0"):

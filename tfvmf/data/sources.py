@@ -1,4 +1,4 @@
-"""Loads image sources by name, such as `load('digits', 'train')`, and registers their kinds."""
+"""Loads image sources by name, such as `load('digits', 'train')`; `SOURCES` lists their kinds."""
 
 import difflib
 import os
@@ -11,8 +11,6 @@ from tfvmf.data.base import ArraySource, Request, Source, check_split
 from tfvmf.data.images import resize_image
 from tfvmf.errors import UserError
 from tfvmf.settings import MAX_PIXELS
-
-__all__ = ["MEMORY_LIMIT", "SOURCES", "ArraySource", "Request", "Source", "download", "load"]
 
 MEMORY_LIMIT = 2 * 2**30
 
@@ -30,7 +28,7 @@ def load_digits(request: Request) -> Source:
         raise UserError(
             f"digits: {count:,} images of {side}x{side} need {request.bytes(count) / 2**30:,.1f} "
             f"GiB, and memory_limit is {request.memory_limit / 2**30:,.1f} GiB: lower image_size, "
-            "or raise it"
+            "or raise memory_limit"
         )
     # Two of every nine digits are test digits. Nine shares no factor with the runs of ten digits
     # that the writers filled in, so the classes stay balanced.

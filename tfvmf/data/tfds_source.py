@@ -79,7 +79,7 @@ class _Reader:
         self._labels: list[int] = []
 
     def identity(self) -> dict[str, Any]:
-        """What distinguishes a cache of these records from all others."""
+        """Values that distinguish a cache of these records from all others."""
         return {
             "name": self._info.full_name,
             "split": self._request.split,
@@ -91,7 +91,7 @@ class _Reader:
         }
 
     def chunks(self) -> Iterator[np.ndarray]:
-        """Yields images uint8 [n, H, W, 3] and records labels and ids on the way."""
+        """Yields images uint8 [n, H, W, 3] and collects their labels and ids."""
         where, size = f"{self._request.spec} ({self._request.split})", self._request.image_size
         limit = self._request.max_pixels
         records = _read_records(self._info.file_format.value, self._split.file_instructions)
@@ -109,7 +109,7 @@ class _Reader:
         columns = {}
         order: Any = slice(None)
         if self._ids:
-            # `a2` sorts before `a10`: odd parts are numbers.
+            # `a2` sorts before `a10`: every second part is a number.
             parts = [re.split(r"([0-9]+)", each) for each in self._ids]
             keys = [[int(part) if i % 2 else part for i, part in enumerate(p)] for p in parts]
             columns["order"] = order = np.array(sorted(range(len(keys)), key=keys.__getitem__))
@@ -227,7 +227,7 @@ def _place(request: Request) -> str:
 
 
 def _not_found(request: Request) -> UserError:
-    """An error that lists what exists, or suggests what was meant."""
+    """An error that lists what exists, or suggests similar names."""
     import tensorflow_datasets as tfds
 
     name = re.split("[/:]", request.target)[0]
@@ -246,7 +246,7 @@ def _not_found(request: Request) -> UserError:
 
 
 def _keys(spec: str, info: Any) -> tuple[str, str | None]:
-    """The image feature (`image`, or the only one) and the label feature (likewise)."""
+    """Keys of the image (`image`, or the only one) and of the label (`label`, or the only one)."""
     import tensorflow_datasets as tfds
 
     def only(kind: Any, *preferred: str, other_than: Any = ()) -> str | None:

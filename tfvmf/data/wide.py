@@ -1,6 +1,6 @@
 """Views with more damage than augmentations, to train a concentration head (docs/kappa.md).
 
-No test of tfvmf uses this kind of damage: there is no noise, blur, weather or compression.
+The evaluations of tfvmf use other damage: noise, blur, weather and compression.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ KINDS = ("filter", "spectrum")  # studies/kappa/views.py has the kinds that help
 _SPACINGS: tuple[int, ...] = (1, 2, 4)
 # Each parameter has its own column of random numbers. Append only.
 _COLUMNS = ("kind", "strength", "spacing", "native")
-_SALT = 0x5DEECE66  # gives other random numbers than the augmentation draws from the same seeds
+_SALT = 0x5DEECE66  # for other random numbers than the augmentation draws from the same seeds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class WideViews:
 def _by_group(
     uniform: tf.Tensor, functions: Sequence[Callable[..., tf.Tensor]], *tensors: tf.Tensor
 ) -> tf.Tensor:
-    """Maps each row of `tensors` [B, ...] by the function that its number in [0, 1) selects."""
+    """Applies to each row of `tensors` [B, ...] the function that its `uniform` number selects."""
     count = len(functions)
     group = tf.cast(uniform * count, tf.int32)
     numbered = (tf.range(tf.shape(group)[0]), *tensors)

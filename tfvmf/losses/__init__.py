@@ -1,4 +1,4 @@
-"""Losses: functions of tensors and Keras losses that know nothing of models, data or replicas."""
+"""Losses as functions of tensors and as Keras losses, independent of models, data and replicas."""
 
 from tfvmf.losses.functions import (
     concentration_terms,

@@ -23,8 +23,8 @@ import tensorflow as tf
 from tfvmf import vmf
 from tfvmf.settings import AGGREGATIONS, REGULARIZERS
 
-# Elements of one similarity matrix, 64 MiB of float32: that of 2048 images. A few such matrices
-# are in memory at a time, so larger batches are cut into parts of a quarter.
+# Maximum size of a similarity matrix, reached with 2048 images: 64 MiB of float32. A few such
+# matrices are in memory at a time, so larger batches are computed in parts of a quarter of this.
 _MAX_MATRIX_ELEMENTS = 1 << 24
 
 
@@ -55,8 +55,8 @@ def concentration_terms(
     distribution, weighted by l_align / d, because kappa then grows with d: the penalty is
     log C_d(0) - log C_d(kappa), whose slope A_d(kappa) stays below 1. It needs the `dimension` d.
 
-    For each view there are its kappa [B] and the cosine [B] with the direction that it is aligned
-    with. `align_weight` is l_align, and `penalty_weight` is l_reg, of the regularizer `l2`.
+    Each view has its kappa [B] and the cosine [B] of its direction and the one it is aligned with.
+    `align_weight` is l_align; `penalty_weight` is l_reg, which only the regularizer `l2` uses.
     """
     if regularizer not in REGULARIZERS:
         raise ValueError(f"regularizer must be one of {', '.join(REGULARIZERS)}, not {regularizer}")
@@ -93,8 +93,8 @@ def nt_xent(
     similarities are computed in parts, twice, so that memory is linear in the batch size.
 
     The directions are unit vectors [B, d]; equal rows are the same image. If they are only one
-    replica's share of the batch, the candidates are the whole batch, [G, d], and the share starts
-    at their row `first_row`.
+    replica's share of the batch, the candidates are the whole batch, [G, d], in which the share
+    starts at row `first_row`.
     """
     direction_1, direction_2 = _pair(direction_1, direction_2, temperature)
     if (candidates_1 is None) != (candidates_2 is None):
@@ -129,12 +129,12 @@ def _columns(
 
 
 def copies(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """The same tensor several times, for uses whose gradients are added in a fixed order.
+    """The same tensor `count` times; the gradients of the copies are added in a fixed order.
 
     TensorFlow adds three or more gradients by AddN, which starts with whichever input happens to
     have its own buffer, so the last bit of the sum differs from run to run. (Two gradients have the
-    same sum in either order.) Stacked and reduced they are added as listed, and no graph
-    optimization turns that into an AddN.
+    same sum in either order.) Stacked and reduced, they are added as listed, and no graph
+    optimization turns the sum into an AddN.
     """
 
     @tf.custom_gradient
@@ -165,7 +165,7 @@ def _chunked_log_normalizer(
     temperature: float,
     chunk: tf.Tensor,
 ) -> tf.Tensor:
-    """The log [R] of sum_{k != own_i} exp(a_i.c_k / t) for anchors [R, d] and candidates [N, d].
+    """Log [R] of sum_{k != own_i} exp(a_i.c_k / t) for anchors [R, d] and candidates [N, d].
 
     Computed for `chunk` anchors at a time, and again for the gradient: chunk * N floats are in
     memory for any number of anchors, at 1.5 times the work.
@@ -248,7 +248,7 @@ def mc_infonce(
 
     Directions [G, d] and concentrations [G] are those of the whole batch; the loss is the mean over
     both views of `rows` images from `first_row` on (a replica's share; by default all). `seed` is
-    two integers (stateless).
+    two integers, as for `tf.random.stateless_uniform`.
     """
     direction_1, direction_2 = _pair(direction_1, direction_2, temperature)
     for name, value in (("num_samples", num_samples), ("chunk", chunk)):

@@ -32,7 +32,7 @@ class _TwoViewLoss(keras.losses.Loss):
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
         """The loss of two views, a scalar."""
         if sample_weight is not None:
-            raise ValueError(f"{self.name} takes no sample weights: its images are compared")
+            raise ValueError(f"{self.name} takes no sample weights, because it compares images")
         return super().__call__(y_true, y_pred)
 
     def get_config(self) -> dict[str, Any]:

@@ -46,14 +46,14 @@ class Backbone:
     """
 
     model: keras.Model
-    built_in: bool = False  # one of `BACKBONES`; for any other, `adapt` finds the next three
+    built_in: bool = False  # one of `BACKBONES`; for others, `adapt` sets the next three
     feature_layer: str = ""
     input_range: str = ""
     level_layers: tuple[str, ...] = ()
-    original: pathlib.Path | keras.Model | None = None  # what was loaded, if not built in
+    original: pathlib.Path | keras.Model | None = None  # the loaded file or model, if not built in
 
     def describe(self, image_size: int) -> str:
-        """The choices made, in one line."""
+        """Image size, pixel range and layers in one line."""
         return (
             f"images {image_size}x{image_size}, pixels {self.input_range}, features "
             f"{self.feature_layer}, levels {','.join(self.level_layers) or 'none'}"
@@ -61,7 +61,7 @@ class Backbone:
 
     @property
     def image_size(self) -> int | None:
-        """Height and width of its images, None if it takes any."""
+        """Height and width of its images, None if any size is accepted."""
         return None if self.built_in else self.model.get_layer("pixels").expected[1]
 
     def keep(self, path: pathlib.Path) -> None:
@@ -85,19 +85,17 @@ def load_backbone(
     trust_model: bool = False,
     **choices: Any,
 ) -> Backbone:
-    """Builds or loads the backbone of a spec; `kind` is that of a spec without a prefix.
+    """Builds or loads the backbone of a spec, which has no prefix if `kind` is given.
 
     `width`, `stem` and `dropout` are for built-in networks (`resnet.build_backbone`), the `choices`
     (`feature_layer`, `input_range`, `level_layers`) for all others (`adapt`). `weights` for
-    `applications:` are `imagenet` (default), `none` or a `.weights.h5` file; for `hub:` the
-    preset's, or `none`. The kind `saved_model` is the directory of a SavedModel, whose operations
-    are not checked if `trust_model` is set (`load_saved_model`).
+    `applications:` are `imagenet` (default), `none` or a `.weights.h5` file; for `hub:` those of
+    the preset (default), or `none`. The kind `saved_model` is the directory of a SavedModel, whose
+    operations are not checked if `trust_model` is set (`load_saved_model`).
     """
     kind, name = (kind, spec) if kind else parse_backbone(spec)
     if weights and kind not in ("applications", "hub"):
-        raise UserError(
-            f"weights={weights}: {spec} has its own; only applications: and hub: choose"
-        )
+        raise UserError(f"weights={weights}: expected applications:NAME or hub:PRESET, not {spec}")
     if kind == "built_in":
         module = importlib.import_module(BACKBONES[name])
         model = module.build_backbone(name, width=width, stem=stem, dropout=dropout)
@@ -118,10 +116,10 @@ def load_backbone(
 
 
 def _keep_statistics(network: keras.Model) -> None:
-    """Freezes the batch norms of a trained network; those of a new one have seen nothing.
+    """Freezes the batch norms of a trained network; a new network has no statistics to keep.
 
-    One epoch of fine-tuning EfficientNet-Lite0 on 4,500 images changed its statistics to those of
-    views, and its k-NN accuracy on CIFAR-10 from 0.767 to 0.749.
+    One epoch of fine-tuning EfficientNet-Lite0 on 4,500 images replaced its statistics by those of
+    augmented views, and lowered its k-NN accuracy on CIFAR-10 from 0.767 to 0.749.
     """
     for layer in all_layers(network):
         norm = isinstance(layer, layers.BatchNormalization) and layer.built
@@ -142,11 +140,11 @@ def adapt(
     Args:
         network: Maps a batch of images to vectors [B, F]; to maps [B, H, W, F], which are averaged
             over space; or to tokens [B, T, F], of which the class token or the mean is used (only
-            if their layer is named, because boxes look the same).
+            if their layer is named, because bounding boxes have the same shape).
         feature_layer: Name of the output or layer with the features. "": the only output, or one
             called `features` or `mean_direction`; for a classifier, the input of its last layer.
-        input_range: Its pixel range, one of `INPUT_RANGES`. "": according to its first layers, the
-            type of its input or the statistics of its first batch norm, otherwise 0..1.
+        input_range: Pixel range, one of `INPUT_RANGES`. "": found from the first layers, the type
+            of the input or the statistics of the first batch norm, otherwise 0..1.
         level_layers: Names of outputs or layers with maps or tokens that a concentration head
             uses besides the features. None: the last block of each resolution, or four depths of
             a transformer. (): none.
@@ -179,7 +177,7 @@ def adapt(
     trunk = keras.Model(graph.input, picked, name="trunk")
     for layer in all_layers(trunk):
         if isinstance(layer, layers.BatchNormalization):
-            layer.synchronized = True  # statistics of the global batch, as everywhere here
+            layer.synchronized = True  # statistics of the global batch, as in `BatchNorm`
     images = keras.Input((None, None, 3), name="images")
     outputs = dict(trunk(pixels(images)))
     for name, value in outputs.items():
@@ -204,7 +202,7 @@ def freeze_stages(backbone: Backbone, count: int) -> None:
     ends = [f"{_LEVEL}{name}" for name in backbone.level_layers]
     ends = ends or [name for name in model.output if name not in VECTORS]
     if not ends:
-        raise UserError(f"freeze_stages={count}: {backbone.model.name} shows no stages")
+        raise UserError(f"freeze_stages={count}: {backbone.model.name} has no stages")
     if count >= len(ends):
         model.trainable = False
         return
@@ -236,14 +234,14 @@ def resources(encoder: keras.Model) -> list[tf.Variable]:
 
 
 class Graph:
-    """The tensors of a network with one input, by output and layer names; `where` is its name."""
+    """Tensors of a network with one input by output or layer name; messages call it `where`."""
 
     def __init__(self, model: keras.Model, where: str) -> None:
         inputs = getattr(model, "inputs", None) if getattr(model, "built", False) else None
         if not inputs or len(inputs) != 1:
             raise UserError(
                 f"{where} must be a functional or sequential model with one input, of images: "
-                "otherwise export it as a SavedModel (model.export) and give that"
+                "export any other model as a SavedModel (model.export)"
             )
         self.where, self.input = where, inputs[0]
         self.declared = dict(getattr(model, "pyramid_outputs", {}))  # KerasHub's levels
@@ -263,7 +261,7 @@ class Graph:
         }
 
     def tensor(self, name: str, setting: str) -> keras.KerasTensor:
-        """The tensor of an output or layer, which `setting` names."""
+        """The tensor of the output or layer `name`; `setting` is the setting that names it."""
         known = {**self.declared, **self.outputs}
         if name in known:
             return known[name]
@@ -278,7 +276,7 @@ class Graph:
                 f"{_listed(names, near=name)}{more}"
             )
         if isinstance(found[0], keras.Model):
-            problem = f"{self.where} has a whole model of this name: name a layer beside it"
+            problem = f"{self.where} has a whole model of this name: name one of the other layers"
             raise UserError(f"{setting}={name}: {problem}")
         if not isinstance(found[0].output, keras.KerasTensor):
             raise UserError(f"{setting}={name}: the layer has several outputs")
@@ -295,7 +293,7 @@ class Graph:
         return [operation for operation in self.operations if operation in found]
 
     def obvious_features(self) -> str:
-        """The name of the features if no layer is chosen."""
+        """Name of the output or layer with the features if none is chosen."""
         names = list(self.outputs)
         if len(names) > 1:
             names = [name for name in VECTORS if name in self.outputs]
@@ -319,13 +317,13 @@ class Graph:
             operation = self._makers.get(id(operation.input))
         if operation is None:
             raise UserError(
-                f"{self.where} gives probabilities of classes: name the layer before its "
+                f"{self.where} outputs class probabilities: name the layer before its "
                 "classifier with feature_layer=NAME"
             )
         return operation.name
 
     def input_range(self) -> str:
-        """The pixel range that the first layers expect, or the usual one of the input's type."""
+        """The pixel range that the first layers expect, or the usual one for the input's type."""
         for operation in self.operations:
             first = any(x is self.input for x in keras.tree.flatten(operation.input))
             if first and isinstance(operation, layers.Rescaling):
@@ -380,7 +378,7 @@ class Graph:
         octaves: dict[int, list[tuple[str, int, bool]]] = {}
         tokens = []
         for operation, found in zip(made, function.compute_output_spec([trial]), strict=True):
-            # By name: `x + y` makes an operation of another class than the layer's.
+            # Compared by name, because `x + y` makes an operation of another class than the layer.
             merges = type(operation).__name__ in ("Add", "Concatenate")
             merges = merges and len(keras.tree.flatten(operation.input)) > 1
             shape = found.shape
@@ -389,7 +387,7 @@ class Graph:
             if len(shape) == 4 and shape[1] > 1 and shape[3] > 3:
                 octave = round(math.log2(size / shape[1]))
                 octaves.setdefault(octave, []).append((operation.name, shape[3], merges))
-        if tokens:  # the only map is that of the patches
+        if tokens:  # a transformer, whose only map is that of the patches
             return _evenly(tokens)
         levels = []
         for _, members in sorted(octaves.items()):
@@ -444,7 +442,7 @@ def _words(shape: tuple[int | None, ...]) -> str:
 
 
 def _listed(names: list[str], near: str = "") -> str:
-    """A limited list of names for a message; those most similar to `near` come first."""
+    """A limited list of names for a message; names similar to `near` come first."""
     unique = list(dict.fromkeys([*difflib.get_close_matches(near, names), *names]))
     more = f", ... ({len(unique)} in all)" if len(unique) > _SHOWN else ""
     return ", ".join(unique[:_SHOWN]) + more if unique else "none"
@@ -452,7 +450,7 @@ def _listed(names: list[str], near: str = "") -> str:
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class Pixels(layers.Layer):
-    """Images [B, H, W, 3] in [0, 1] -> a network's input, in size, range and type.
+    """Converts images [B, H, W, 3] in [0, 1] to the size, pixel range and type of a network.
 
     Args:
         expected: Shape [B, h, w, c] of the input. Images are resized (bilinear) if h and w are
@@ -478,7 +476,7 @@ class Pixels(layers.Layer):
             problem = f"the model's input has the shape {shape}: expected images, [N, H, W, 3] or "
             problem += "[N, H, W, 1]"
         elif shape[0] is not None:
-            problem = f"the model takes batches of {shape[0]} only: save it with any size"
+            problem = f"the model takes batches of {shape[0]} only: save it for any batch size"
         elif (shape[1] is None) != (shape[2] is None):
             problem = f"the model's input {shape} fixes one side only"
         elif self.input_range not in INPUT_RANGES:
@@ -528,7 +526,7 @@ def load_keras(path: pathlib.Path, advice: str = "") -> Any:
 
 def _load_keras(path: pathlib.Path) -> keras.Model:
     """A `.keras` file of a network that computes in float32."""
-    model = load_keras(path, ": export the model as a SavedModel (model.export) and give that")
+    model = load_keras(path, ": export the model as a SavedModel (model.export) instead")
     own = {layer.compute_dtype for layer in all_layers(model)} & {"float16", "bfloat16", "float64"}
     if own and isinstance(model, keras.Model):
         raise UserError(
@@ -539,14 +537,14 @@ def _load_keras(path: pathlib.Path) -> keras.Model:
 
 
 def _load_saved(path: pathlib.Path, trust_model: bool) -> keras.Model:
-    """A SavedModel: its signature `serving_default`, its only one, or its call."""
+    """A SavedModel: its signature `serving_default`, its only signature, or its call."""
     layer = SavedFunction(path, trust_model=trust_model, name="saved_function")
     inputs = keras.Input(batch_shape=tuple(layer.spec.shape), dtype=layer.spec.dtype.name)
     return keras.Model(inputs, layer(inputs), name="saved_model")
 
 
 def _load_application(name: str, weights: str) -> tuple[keras.Model, np.ndarray | None]:
-    """A network of Keras Applications without its classifier, and its scaled black and white."""
+    """A network of Keras Applications without classifier, and the black and white it expects."""
     known = [key for key in dir(keras.applications) if key[0].isupper()]
     if name not in known:
         raise UserError(f"applications:{name} is unknown: Keras has {_listed(known, near=name)}")
@@ -557,7 +555,7 @@ def _load_application(name: str, weights: str) -> tuple[keras.Model, np.ndarray 
     build = getattr(keras.applications, name)
     try:
         model = build(include_top=False, weights=None if weights == "none" else str(file))
-    except Exception as error:  # from the network, or from a file with other weights
+    except Exception as error:  # a failed download, or a file with other weights
         url = re.search(r"https?://\S+?/([^/\s:]+)(?=[\s:]|$)", str(error))
         if url is None:
             problem = str(error)[:160]
@@ -571,15 +569,15 @@ def _load_application(name: str, weights: str) -> tuple[keras.Model, np.ndarray 
 
 
 def _load_hub(preset: str, weights: str) -> tuple[keras.Model, np.ndarray | None]:
-    """An image backbone of KerasHub, and its preset's scaled black and white, if defined."""
+    """An image backbone of KerasHub, and the black and white of its preset, if defined."""
     hub, where = _keras_hub(f"hub:{preset}"), f"hub:{preset}"
     if weights not in ("", "none"):
         raise UserError(f"weights={weights}: {where} has its own; use none for random ones")
     try:
         model = hub.models.Backbone.from_preset(preset, load_weights=not weights)
-    except Exception as error:  # from the network, or the preset
+    except Exception as error:  # a failed download, or an unknown preset
         raise UserError(
-            f"{where} cannot be loaded ({str(error)[:160]}): give the name of a KerasHub preset, "
+            f"{where} cannot be loaded ({str(error)[:160]}): use the name of a KerasHub preset, "
             "or a local folder that save_to_preset wrote"
         ) from error
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4:
@@ -595,7 +593,7 @@ def _load_hub(preset: str, weights: str) -> tuple[keras.Model, np.ndarray | None
 
 
 def _range_of(ends: np.ndarray, where: str) -> str:
-    """The range in which black and white are `ends` [2, 3], the result of a network's scaling."""
+    """The pixel range in which black and white are `ends` [2, 3]."""
     for name in INPUT_RANGES:
         made = Pixels((None, None, None, 3), input_range=name)(_ENDS)[0, 0]
         if np.allclose(made, ends, atol=0.02):
@@ -675,7 +673,7 @@ def _function(loaded: Any, path: str | pathlib.Path) -> Any:
     # A function saved as the object's call; no other attribute describes its inputs.
     called = getattr(loaded, "__call__", None)  # noqa: B004
     for function in getattr(called, "concrete_functions", []):
-        # The one traced for inference, if the model has both.
+        # The function traced for inference, if there is one for training too.
         if not any(leaf is True for leaf in tf.nest.flatten(function.structured_input_signature)):
             return function
     raise UserError(

@@ -19,7 +19,7 @@ OUTPUTS = ("features", "mean_direction", "concentration")
 
 @keras.saving.register_keras_serializable(package="tfvmf")
 class Encoder(keras.Model):
-    """A functional model that scales uint8 images; floats outside [0, 1] are an error, if eager."""
+    """A functional model that scales uint8 images, and rejects floats outside [0, 1] if eager."""
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> dict[str, tf.Tensor]:
         """Images [B, H, W, 3], uint8 or float in [0, 1], to a dictionary of outputs."""
@@ -44,19 +44,19 @@ def build_encoder(
     initial_concentration: float = math.log(2.0),
     concentration_levels: str = "last",
 ) -> keras.Model:
-    """Builds the model that everything else trains, evaluates and serves.
+    """Builds an encoder: a backbone with a head for the direction and one for the concentration.
 
     Args:
         backbone: A name or spec (`load_backbone`); a Keras model or layer from images to features,
             which are vectors, maps or tokens (see `adapt` for choosing layers); or the result of
             these functions.
         width: Channels of the first stage, for a named backbone (`resnet.build_backbone`).
-        stem: `cifar` or `imagenet`, likewise.
+        stem: `cifar` or `imagenet`, for a named backbone.
         dimension: Length d of the mean direction. None: no direction head, the mean direction is
             the backbone's own or its normalized features (for encoders trained with labels).
         hidden: Width of the hidden layers of both heads.
         hidden_layers: Hidden layers of the direction head (`build_direction_head`).
-        output_norm: Batch norm at the end of the direction head, likewise.
+        output_norm: Batch norm at the end of the direction head (`build_direction_head`).
         dropout: Probability of dropping a unit in a named backbone and in the heads (`Dropout`).
         concentration: Whether there is a concentration head; without one, `concentration` is 1.
         initial_concentration: Scale of kappa, see `build_concentration_head`.
@@ -101,7 +101,7 @@ def build_encoder(
             maps = {key: x for key, x in outputs.items() if key not in VECTORS}
             if not maps:
                 raise UserError(
-                    "concentration levels=all: the backbone shows no maps: name layers with "
+                    "concentration levels=all: the backbone has no level maps: name layers with "
                     "level_layers=a,b,c, or use levels=last"
                 )
             head_inputs = Levels(name="levels", dtype="float32")(maps)
@@ -121,7 +121,7 @@ def build_encoder(
 
 
 def with_projection(encoder: keras.Model) -> keras.Model:
-    """The same encoder, sharing all weights, also with the unnormalized `projection` [B, d]."""
+    """The same encoder with shared weights, and the unnormalized `projection` [B, d]."""
     head = encoder.get_layer("direction_head")
     divided = head.get_layer("mean_direction")
     both = keras.Model(
@@ -133,13 +133,13 @@ def with_projection(encoder: keras.Model) -> keras.Model:
 
 
 def without_concentration(encoder: keras.Model) -> keras.Model:
-    """The same encoder, sharing all weights, without running its concentration head."""
+    """The same encoder with shared weights, without running its concentration head."""
     outputs = {name: value for name, value in encoder.output.items() if name != "concentration"}
     return keras.Model(encoder.input, outputs, name=encoder.name)
 
 
 def with_levels(encoder: keras.Model) -> keras.Model:
-    """The same encoder, sharing weights, also with its `levels` [B, L] if it has any (`Levels`)."""
+    """The same encoder with shared weights, and its `levels` [B, L] if it has any (`Levels`)."""
     names = [layer.name for layer in encoder.layers]
     if "levels" in names:
         outputs = {**encoder.output, "levels": encoder.get_layer("levels").output}
@@ -184,7 +184,7 @@ class ConstantConcentration(layers.Layer):
     """Features [B, F] -> ones [B]: the concentration of an encoder that does not learn one."""
 
     def call(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """Returns one for each row."""
+        """Returns ones [B]."""
         return keras.ops.ones_like(inputs[:, 0], dtype="float32")
 
 

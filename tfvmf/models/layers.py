@@ -1,4 +1,4 @@
-"""Layers that are faster than Keras's of the same name, or the same on any number of replicas."""
+"""Layers that are faster than those of Keras, or compute the same on any number of replicas."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ class BatchNorm(keras.layers.Layer):
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates scale, offset and moving statistics per channel."""
-        # Statistics and scale are float32 for any compute type: the kernel needs it.
+        # Statistics and scale are float32 for any compute type, as the kernel requires.
         shape = (input_shape[-1],)
         add = functools.partial(self.add_weight, shape=shape, dtype="float32", autocast=False)
         # Every replica computes the same global statistics, so the first one's are enough.
@@ -62,7 +62,7 @@ class BatchNorm(keras.layers.Layer):
             exponential_avg_factor=1.0 - self.momentum,
             is_training=training,
         )[:3]
-        if training:  # The kernel has already mixed old and new.
+        if training:  # the updated moving statistics
             self.moving_mean.assign(mean)
             self.moving_variance.assign(variance)
         return tf.reshape(outputs, tf.shape(inputs)) if by_rows else outputs
@@ -238,10 +238,10 @@ _active = threading.local()  # replicas build their graphs in separate threads
 
 @contextlib.contextmanager
 def dropout_masks(seeds: tf.Tensor | None) -> Iterator[None]:
-    """Enables every `Dropout` of the models called inside, by seeds, whatever `training` is.
+    """Makes every `Dropout` called inside drop units by `seeds`, whatever `training` is.
 
     With `training=False` this is Monte Carlo dropout. `seeds` are int32 [B, 2]
-    (`counter_random.example_seeds`); equal seeds drop the same units, None disables dropout.
+    (`counter_random.example_seeds`); equal seeds drop the same units. None disables dropout.
     """
     before = getattr(_active, "seeds", _UNSET)
     _active.seeds = seeds
@@ -257,8 +257,8 @@ class Dropout(keras.layers.Layer):
 
     Drops whole channels of maps [B, H, W, C], because neighboring pixels are similar. Inside
     `dropout_masks`, masks depend only on the seeds and the layer's name (unique in its model), so
-    that replicas and resumed runs drop the same units as one device. Elsewhere it drops under
-    `training=True`, as Keras's does, with TensorFlow's random numbers.
+    that replicas and resumed runs drop the same units as one device. Elsewhere it works like
+    Keras's layer: units are dropped if `training`, with TensorFlow's random numbers.
     """
 
     def __init__(self, rate: float, **kwargs: Any) -> None:

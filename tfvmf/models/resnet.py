@@ -24,7 +24,7 @@ def build_backbone(
 ) -> keras.Model:
     """Builds a network without its classifier.
 
-    The first stage of `convnet8` is the stem. Each of three others is: 3x3 convolution, 2x2
+    The first stage of `convnet8` is the stem. Each of the other three is: 3x3 convolution, 2x2
     max-pooling, batch norm, ReLU, 3x3 convolution, batch norm, ReLU. Shortcuts did not help at this
     depth.
 

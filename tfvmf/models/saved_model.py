@@ -1,4 +1,4 @@
-"""Loads SavedModels from elsewhere, after checking their operations.
+"""Loads external SavedModels after checking their operations.
 
 A SavedModel is a program. Some operations read and write files, open connections or call Python
 when the model is loaded or called. `load_saved_model` rejects any operation that is not in
@@ -18,12 +18,12 @@ from tfvmf.errors import UserError
 from tfvmf.files import literal
 
 _SHOWN = 8  # operations named in a message
-# `tf.saved_model.save` adds two functions with these, for TensorFlow Serving.
+# `tf.saved_model.save` adds two functions with these operations, for TensorFlow Serving.
 _CHECKPOINT_OPS = frozenset(["MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"])
 
 
 def load_saved_model(path: str | os.PathLike[str], *, trust_model: bool = False) -> Any:
-    """`tf.saved_model.load` of allowed operations; UserError for others, unless `trust_model`."""
+    """`tf.saved_model.load`; UserError if an operation is not allowed, unless `trust_model`."""
     refused = [] if trust_model else sorted(refused_ops(path))
     if refused:
         more = f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
@@ -49,7 +49,7 @@ def input_shape(path: str | os.PathLike[str]) -> list[int | None] | None:
 
 
 def _read(path: str | os.PathLike[str]) -> saved_model_pb2.SavedModel:
-    """The file of a SavedModel, as data."""
+    """Parses the file of a SavedModel."""
     file, model = pathlib.Path(path) / "saved_model.pb", saved_model_pb2.SavedModel()
     if not file.is_file():  # TensorFlow would load saved_model.pbtxt instead
         raise UserError(f"{path} is not a SavedModel (no file saved_model.pb)")

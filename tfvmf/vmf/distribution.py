@@ -16,11 +16,11 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
 
     Unlike the parent's, gradients are right at every dimension and concentration, also at
     kappa = 0, and samples are fully reparameterized. The parent (NOT_REPARAMETERIZED above d = 3)
-    differentiates the proposal of a rejection step but not the rejection, 4 % low in kappa at
-    d = 8, and in mu a reflection: 0 at mu = e_1 instead of A_d.
+    differentiates the proposal of a rejection step but not the rejection, so its gradient by kappa
+    is 4 % too low at d = 8; by mu it differentiates a reflection: 0 at mu = e_1 instead of A_d.
 
     `mean_direction` is mu, [..., d], of length 1; `concentration` is kappa, [...], finite and >= 0.
-    Bad parameters raise ValueError if their values are known (always in eager mode);
+    Invalid parameters raise ValueError if their values are known (always in eager mode);
     `validate_args=True` also checks symbolic ones.
     """
 
@@ -107,7 +107,7 @@ class VonMisesFisher(tfp.distributions.VonMisesFisher):
         return mu, kappa, tf.cast(functions.last_axis(mu), tf.float64)
 
     def _sample_control_dependencies(self, samples: tf.Tensor) -> list[tf.Operation]:
-        # As for mean_direction: the same tolerance, and ValueError for known values.
+        # Checked like mean_direction: same tolerance, and ValueError for known values.
         if not samples.shape[-1:].is_compatible_with(self.event_shape):
             raise ValueError(
                 f"value must have the last axis {self.event_shape[-1]}, got {samples.shape}"

@@ -4,7 +4,7 @@ r"""The von Mises-Fisher distribution on the unit sphere of R^d, as functions of
 
 Every function takes float32 or float64, computes in float64 (kappa is one number per image, and
 terms cancel), returns the input type, broadcasts, and is differentiable, also at kappa = 0.
-Differences are taken between log F for kappa < d and between log F - kappa above (see `special`):
+Differences are taken of log F for kappa < d, and of log F - kappa above (see `special`):
 at kappa = 1e7 the plain form would lose 7 of its 16 digits.
 
 Common arguments: concentrations `kappa` [...], finite and >= 0; mean directions `mu` [..., d] of
@@ -85,7 +85,7 @@ def entropy(kappa: Any, dim: Any) -> tf.Tensor:
 def kl_divergence(mu1: Any, kappa1: Any, mu2: Any, kappa2: Any) -> tf.Tensor:
     """KL(vMF(mu1, kappa1) || vMF(mu2, kappa2)) >= 0.
 
-    = log C(kappa1) - log C(kappa2) + A_d(kappa1) (kappa1 - kappa2 mu1.mu2).
+    Equals log C(kappa1) - log C(kappa2) + A_d(kappa1) (kappa1 - kappa2 mu1.mu2).
     """
     dtype, mu1, kappa1, mu2, kappa2, dim = _prepare_pair(mu1, kappa1, mu2, kappa2)
     log_f1, log_f1_minus = special.log_growth(kappa1, dim)
@@ -103,8 +103,8 @@ def kl_divergence(mu1: Any, kappa1: Any, mu2: Any, kappa2: Any) -> tf.Tensor:
 def log_expected_likelihood(mu1: Any, kappa1: Any, mu2: Any, kappa2: Any) -> tf.Tensor:
     """The log of the integral of p(x; mu1, kappa1) p(x; mu2, kappa2) over the sphere.
 
-    = log C(kappa1) + log C(kappa2) - log C(|kappa1 mu1 + kappa2 mu2|), the mutual likelihood of two
-    embeddings, which gives less weight to uncertain ones.
+    Equals log C(kappa1) + log C(kappa2) - log C(|kappa1 mu1 + kappa2 mu2|), the mutual likelihood
+    of two embeddings, which gives less weight to uncertain ones.
     """
     dtype, mu1, kappa1, mu2, kappa2, dim = _prepare_pair(mu1, kappa1, mu2, kappa2)
     product = kappa1 * kappa2
@@ -123,7 +123,7 @@ def log_expected_likelihood(mu1: Any, kappa1: Any, mu2: Any, kappa2: Any) -> tf.
 
 
 def _prepare(kappa: Any, dim: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The concentration as given; it and the dimension in float64."""
+    """Kappa as given, kappa in float64, and the dimension in float64."""
     (kappa,) = _to_common_float(kappa)
     check_concentration(kappa, "kappa")
     return kappa, tf.cast(kappa, tf.float64), _dimension(dim)
@@ -157,8 +157,8 @@ def _to_common_float(*values: Any) -> list[tf.Tensor]:
     ]
 
 
-# ---- Checks. They raise ValueError for known values, and return the assertions for symbolic ones,
-# if any: a graph is checked on request only.
+# ---- Checks. They raise ValueError for known values; with `in_graph` they return assertions for
+# symbolic ones.
 
 
 def check_concentration(kappa: tf.Tensor, name: str, in_graph: bool = False) -> list[tf.Operation]:

@@ -73,7 +73,7 @@ def _tabulate(kappa: tf.Tensor, dim: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """The table for kappa, [K, 1]. Throughout, y is sin(theta/2)^2.
 
     Returns the left edge of the first panel and the right edge of the last, [K, 1], F at the left
-    edges, [K, panels], and for each panel the numbers for a draw, [K, panels, 14].
+    edges, [K, panels], and the numbers that a draw needs from a panel, [K, panels, 14].
     """
     m = dim - 2.0
     # The mode solves kappa sin^2 = m cos.

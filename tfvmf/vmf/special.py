@@ -153,7 +153,7 @@ def log_area(dim: tf.Tensor) -> tf.Tensor:
 
 
 def kl_to_uniform(kappa: tf.Tensor, dim: tf.Tensor) -> tf.Tensor:
-    """The KL kappa A_d - log F, with both relative to kappa where they are close to it."""
+    """The KL kappa A_d - log F, computed from 1 - A_d and log F - kappa for kappa >= d."""
     log_f, log_f_minus_kappa = log_growth(kappa, dim)
     ratio, gap = resultant(kappa, dim)
     return tf.where(kappa < dim, kappa * ratio - log_f, -kappa * gap - log_f_minus_kappa)

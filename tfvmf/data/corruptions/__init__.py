@@ -3,8 +3,8 @@
     corrupted = corrupt(images, "glass_blur", severity=3)
 
 The parameters are those of the published CIFAR-10 generator. The package `imagecorruptions` has
-ImageNet's, and draws from NumPy's global state. The result is not CIFAR-10-C: the random numbers
-differ, and motion blur does not use ImageMagick. The statistics are the same
+those for ImageNet, and draws from NumPy's global state. The result is not CIFAR-10-C: the random
+numbers differ, and motion blur does not use ImageMagick. The statistics are the same
 (benchmarks/corruption_fidelity.py). A new corruption is one function and one line in `kinds.KINDS`.
 """
 
@@ -24,7 +24,7 @@ from tfvmf.errors import UserError
 SOURCE = "CIFAR-10-C protocol, generated"
 SEVERITIES = (1, 2, 3, 4, 5)
 ALL_CORRUPTIONS = tuple(kinds.KINDS)
-CORRUPTIONS = ALL_CORRUPTIONS[:-1]  # of the paper's Table 1: without shot noise
+CORRUPTIONS = ALL_CORRUPTIONS[:-1]  # those of the paper's Table 1: without shot noise
 
 # Names that differ in TensorFlow Datasets' cifar10_corrupted.
 TFDS_NAMES = {"glass_blur": "frosted_glass_blur", "elastic_transform": "elastic"}
@@ -53,7 +53,7 @@ def corrupt(
     """Corrupts a batch of images: uint8 [N, H, H, 3], a new array.
 
     The random numbers of an image depend only on (seed, name, severity, index in its data set),
-    so any batch or sample of a data set has the same pixels.
+    so they do not depend on how a data set is batched or sampled.
 
     Args:
         images: uint8 [N, H, H, 3], H at least 8.
@@ -66,14 +66,14 @@ def corrupt(
     name = canonical_name(name)
     whole = isinstance(severity, int | np.integer) and not isinstance(severity, bool)
     if not whole or severity not in SEVERITIES:
-        raise UserError(f"severity is {severity!r}: it must be an integer from 1 to 5")
+        raise UserError(f"severity is {severity!r}: expected an integer from 1 to 5")
     is_array = isinstance(images, np.ndarray)
     side = images.shape[1] if is_array and images.ndim == 4 else 0
     if side < SMALLEST_SIDE or images.dtype != np.uint8 or images.shape[1:] != (side, side, 3):
         found = f"{images.dtype} {list(images.shape)}" if is_array else f"a {type(images).__name__}"
         raise UserError(
-            f"images are {found}: corruptions take a NumPy array, uint8 [N, H, H, 3] with H at "
-            f"least {SMALLEST_SIDE}"
+            f"images are {found}: expected a NumPy array, uint8 [N, H, H, 3] with H at least "
+            f"{SMALLEST_SIDE}"
         )
     function, levels = kinds.KINDS[name]
     level = levels[severity - 1]

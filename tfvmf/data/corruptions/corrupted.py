@@ -21,13 +21,13 @@ Part = tuple[str, int, int, int]  # corruption, severity, first image, last imag
 
 
 class Corrupted(NamedTuple):
-    """The corrupted images of a source: what they are, and how to read a `Part`."""
+    """The corrupted images of a source: a description, and a function that reads a `Part`."""
 
     described: str
     read: Callable[[str, int, int, int], Images]  # -> uint8 [n, H, W, 3]
 
     def read_ahead(self, parts: Sequence[Part]) -> Iterator[tuple[Part, Images]]:
-        """Yields each part's images, and makes the next part's in the meantime."""
+        """Yields the images of each part, and makes those of the next part in the meantime."""
         yield from cores.one_ahead(lambda part: (part, self.read(*part)), parts)
 
 
@@ -63,7 +63,7 @@ def open_corrupted(
 
     elif kind == "tfds":
         opened = _open_tfds(source, load)
-        # TFDS has its own order: a part of its images is not the same part of the clean ones.
+        # TFDS has its own order: a part of its images differs from the same part of the clean ones.
         sample = ", another sample of images" if len(rows) < source.size else ""
         described = f"CIFAR-10-C from TFDS{sample}"
 
@@ -90,7 +90,7 @@ def _open(place: pathlib.Path, name: str, count: int) -> np.ndarray:
     """One corruption of `count` images: uint8 [5 count, H, H, 3], read from disk when used."""
     path = place / f"{name}.npy"
     if not path.is_file():
-        raise UserError(f"{path} is missing: the directory needs the .npy files of CIFAR-10-C")
+        raise UserError(f"{path} is missing: expected the .npy files of CIFAR-10-C")
     try:
         # Rejects pickled objects: a map holds only plain numbers.
         rows = np.lib.format.open_memmap(path, mode="r")
@@ -99,8 +99,8 @@ def _open(place: pathlib.Path, name: str, count: int) -> np.ndarray:
     side = rows.shape[1] if rows.ndim == 4 else 0
     if rows.dtype != np.uint8 or rows.shape != (5 * count, side, side, 3):
         raise UserError(
-            f"{path} holds {rows.dtype} {list(rows.shape)}: 5 severities of {count:,} images are "
-            f"uint8 [{5 * count}, H, H, 3]"
+            f"{path} holds {rows.dtype} {list(rows.shape)}: expected 5 severities of {count:,} "
+            f"images, uint8 [{5 * count}, H, H, 3]"
         )
     return rows
 
@@ -110,7 +110,7 @@ def _open_tfds(
 ) -> Callable[[str, int], Source]:
     if source.name != "cifar10" or load is None:
         raise UserError(
-            f"corruptions=tfds holds CIFAR-10's test images, and the data are {source.name}: use "
+            f"corruptions=tfds holds CIFAR-10's test images, but the data are {source.name}: use "
             "corruptions=generate"
         )
 
@@ -122,6 +122,6 @@ def _open_tfds(
             raise UserError(f"{spec} holds {found.size} images: expected {source.size}")
         return found
 
-    for name in corruptions.CORRUPTIONS:  # are all there? one severity is enough to check
+    for name in corruptions.CORRUPTIONS:  # checks that all exist; one severity is enough
         opened(name, corruptions.SEVERITIES[0])
     return opened

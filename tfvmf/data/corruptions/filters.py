@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float32]
 # A tap below this weight changes no pixel by more than 0.03 of a level.
 _LIGHTEST_TAP = 1e-4
 # BLAS libraries keep a matrix product below this many multiplications in the calling thread. The
-# chunks of a batch already run in threads; products with threads of their own are much slower.
+# chunks of a batch already run in threads; products that start more threads are much slower.
 _SMALL_PRODUCT = 1 << 17
 
 

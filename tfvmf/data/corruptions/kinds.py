@@ -50,7 +50,7 @@ def glass_blur(images: Images, draws: Draws, sigma: float, rounds: int) -> Float
 
 
 def motion_blur(images: Images, draws: Draws, radius: float, sigma: float) -> Floats:
-    """One-sided Gaussian along a line, at an angle between -45 and 45 degrees."""
+    """One-sided Gaussian along a line, at an angle from -45 to 45 degrees."""
     return filters.motion_blur(images, radius, sigma, angles=draws.uniform(-45, 45))
 
 

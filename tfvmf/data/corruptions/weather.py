@@ -129,7 +129,7 @@ def frost(images: Images, draws: Draws, image_weight: float, ice_weight: float) 
 
 
 def frost_source() -> str:
-    """The origin of the frost textures on this machine, for the report."""
+    """The origin of the frost textures on this machine."""
     found = _photographs_directory() is not None
     return "photographs of the imagecorruptions package" if found else "procedural ice texture"
 
@@ -140,7 +140,7 @@ def textures(side: int) -> tuple[Images, ...]:
 
 
 def _photographs_directory() -> pathlib.Path | None:
-    """Finds the package's files; importing it would need OpenCV, scikit-image and Numba."""
+    """The photographs of `imagecorruptions`; its import needs OpenCV, scikit-image and Numba."""
     spec = importlib.util.find_spec("imagecorruptions")
     for place in (spec.submodule_search_locations or ()) if spec else ():
         directory = pathlib.Path(place) / "frost"
