@@ -297,7 +297,7 @@ def test_train_data(typed, source, workdir, monkeypatch, capsys):
     assert f"next: tfvmf evaluate {workdir}\n" in printed
     named = any(word.startswith("--config=") for word in typed)
     default = "photos" if source.startswith("folder:") else "digits"
-    told = f"settings: those of --config={default}, as none is given\n"
+    told = f"settings: --config={default}, because none is given\n"
     assert (told in printed) == (bool(typed) and not named)
     if default == "photos":
         assert called["config"].data.image_size == 96

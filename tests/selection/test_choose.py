@@ -140,7 +140,7 @@ def test_groups_have_one_number(tmp_path):
     chosen = selection.select(tmp_path / "t.npz", by="duplicates", threshold=0.9)
     assert chosen.rows.tolist() == [1, 2, 3, 5, 6, 7, 9, 10, 11]
     assert list(chosen.columns["group"]) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert "the first row is kept" in chosen.notes[0]
+    assert "the first row of each group of duplicates is kept" in chosen.notes[0]
 
 
 def test_typical(path, content):
@@ -334,7 +334,7 @@ def test_mistakes_are_one_line_before_tensorflow(path, content, tmp_path):
         "--by=duplicates --threshold=1.5": "--threshold=1.5: expected a cosine, from -1 to 1",
         "--by=duplicates --threshold=nan": "--threshold=nan: expected a cosine",
         "--by=uncertain --threshold=0.5": "give --count for --by=uncertain",
-        "--by=uncertain --count=5 --model=x": "--model=x: only embeds the picture of --like",
+        "--by=uncertain --count=5 --model=x": "--model=x: only used to embed the picture of --like",
         "--by=uncertain --count=500": "--count=500: t.parquet has 119 rows that can be chosen",
         "--by=uncertain --count=5 --exclude=none.csv": "--exclude=none.csv cannot be read as CSV",
         "--by=uncertain --count=5 --exclude=bad.csv": "--exclude=bad.csv has no column file",

@@ -322,6 +322,6 @@ def test_the_program_says_what_is_where_without_tensorflow(tmp_path):
     assert done.stdout.splitlines() == [
         f"page: {page} ({page.stat().st_size / 1e6:.1f} MB)",
         "  images 58, groups of duplicates 2, 2 rows left out: broken, or not finite",
-        "  1 pictures were not found, and are blanks",
+        "  1 pictures were not found and are left blank",
         "False",
     ]

@@ -1,4 +1,4 @@
-"""Images to the table of results per image: local, by shard, on Ray; its readers and writers."""
+"""Embeds images into tables with one row per image: locally, in shards or on Ray; reads them."""
 
 from typing import TYPE_CHECKING, Any
 

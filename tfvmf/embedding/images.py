@@ -5,7 +5,7 @@
 | `folder:PLACE` | see `tfvmf.data.folder`; a path, or a URI such as `s3://bucket/photos` |
 | `files:PLACE` | a text file with one path or URI per line |
 | `parquet:PLACE` | a file or a folder of them; images are bytes, or structs with `bytes` |
-| `tfrecord:PLACE` | the same with one `tf.train.Example` per image |
+| `tfrecord:PLACE` | the same, with one `tf.train.Example` per image |
 
 A record is called `FILE:ROW`; its label is the optional column `label`.
 """
@@ -35,7 +35,7 @@ from tfvmf.errors import UserError
 
 COLUMNS = ("image", "bytes", "image/encoded")  # default names of the column with the images
 _FILES = {"parquet": re.compile(r"\.parquet$"), "tfrecord": re.compile(r"\.tfrecords?\b")}
-Units = Mapping[int, range]  # number of a file to write -> its rows
+Units = Mapping[int, range]  # number of an output file -> its rows
 
 
 class FileImages:
@@ -53,7 +53,7 @@ class FileImages:
         self._contents = contents  # positions -> paths, contents of files, or errors
 
     def read(self, rows: range, size: int) -> tuple[np.ndarray, list[str]]:
-        """The pixels of the images that are not broken, and all errors, "" if there is none."""
+        """The pixels of the readable images, and the error of each image, or ""."""
         paths = self.paths[rows.start : rows.stop]
         contents = self._contents(rows) if self._contents else paths
         failed = {i: str(e) for i, e in enumerate(contents) if isinstance(e, Exception)}
@@ -71,7 +71,7 @@ class FileImages:
     def by_unit(
         self, units: Units, blocks: Iterator[pa.Table], empty: pa.Table
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Embedded rows, in order, by unit; checked by their names."""
+        """Assigns embedded rows to their units, in order, and checks their file names."""
         rest = empty
         for unit, rows in units.items():
             done = rows.start
@@ -79,11 +79,11 @@ class FileImages:
                 rest = rest if len(rest) else next(blocks)
                 block, rest = rest[: rows.stop - done], rest[rows.stop - done :]
                 if block["file"].to_pylist() != self.names[done : done + len(block)]:
-                    raise RuntimeError(f"{self.names[done]}: Ray gave other rows than this one")
+                    raise RuntimeError(f"{self.names[done]}: Ray returned another row instead")
                 yield unit, block
                 done += len(block)
         if len(rest) or next(blocks, None) is not None:
-            raise RuntimeError("Ray gave more rows than there are images")
+            raise RuntimeError("Ray returned more rows than there are images")
 
 
 class SourceImages:
@@ -104,9 +104,9 @@ class Records:
 
     Attributes:
         files: {path in their file system: name as the user writes it}.
-        units: For each file a range of about as many rows as it has.
+        units: One range per file, with about as many rows as the file.
         labels: None if there is no column `label`.
-        columns: Columns to read: that of the images, and `label` if it exists.
+        columns: Columns to read: the images, and `label` if it exists.
     """
 
     def __init__(self, kind: str, data: str, column: str) -> None:
@@ -136,7 +136,7 @@ class Records:
     def by_unit(
         self, units: Units, blocks: Iterator[pa.Table], empty: pa.Table
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Embedded rows, in order, by file; each gets a name from the file of its record."""
+        """Assigns embedded rows to their files, in order, and names them `FILE:ROW`."""
         left, row = iter(units), 0
         unit = next(left)
         for block in blocks:
@@ -172,7 +172,7 @@ def list_images(data: str | os.PathLike[str], split: str, max_pixels: int) -> Fi
 def find_images(
     data: str, split: str, max_pixels: int, *, column: str = ""
 ) -> FileImages | Records:
-    """The images that `data` names, for Ray."""
+    """The images of `data`, for Ray."""
     scheme, _, place = data.partition(":")
     if scheme in _FILES:
         if split != "all":
@@ -222,7 +222,7 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
 
 @contextlib.contextmanager
 def readable(name: str, files: Mapping[str, str] = types.MappingProxyType({})) -> Iterator[None]:
-    """Turns read errors, also Ray's, into one line that names the damaged of `files`, or `name`."""
+    """Turns read errors, including Ray's, into one line that names the damaged file or `name`."""
     try:
         yield
     except UserError:
@@ -256,7 +256,7 @@ def _find(data: str, wanted: Callable[[str], bool]) -> dict[str, fs.FileInfo]:
             names = ((info, info.path[len(root) :]) for info in inside if info.is_file)
             infos = [i for i, n in names if wanted(n) and not re.search(r"/(\.|__MACOSX/)", n)]
     if not infos:
-        raise UserError(f"{data}: there are no such files in this folder")
+        raise UserError(f"{data}: no such files in this folder")
     head, mark, query = place.partition("?") if "://" in place else (root, "", "")
     prefix = head.rstrip("/").removesuffix(root.rstrip("/"))
     return {f"{prefix}{i.path}{mark}{query}": i for i in sorted(infos, key=lambda i: i.path)}
@@ -277,7 +277,7 @@ def _parquet(uri: str) -> tuple[dict[str, bool], int]:
 
 
 def _tfrecord(uri: str) -> tuple[dict[str, bool], int]:
-    """The same for TFRecords; the number of rows is estimated from the first one's length."""
+    """The same for TFRecords; the number of rows is estimated from the length of the first."""
     import tensorflow as tf
 
     system, path = file_system(uri)
@@ -286,6 +286,6 @@ def _tfrecord(uri: str) -> tuple[dict[str, bool], int]:
             length, _ = struct.unpack("<QI", file.read(12))
             example = tf.train.Example.FromString(file.read(min(length, 2**28)))
         except Exception as error:  # struct's, or protobuf's own
-            raise UserError(f"{uri}: its first record is no tf.train.Example") from error
+            raise UserError(f"{uri}: its first record is not a tf.train.Example") from error
     columns = {name: bool(f.bytes_list.value) for name, f in example.features.feature.items()}
     return columns, system.get_file_info(path).size // (length + 16)

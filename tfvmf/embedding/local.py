@@ -1,7 +1,7 @@
-"""Images to their table: a file, or a directory of Parquet files that many processes may fill.
+"""Embeds images into a table: one file, or a directory of Parquet files from many processes.
 
-Work is stored in files of fixed rows, written atomically; missing files are left to do. So a
-stopped run continues, and the files do not depend on the number of shards or the engine.
+Each file holds a fixed range of rows and is written atomically; only missing files are computed. So
+a stopped run continues, and the files do not depend on the number of shards or the engine.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ from tfvmf.progress import Progress
 from tfvmf.serving import EmbeddingModel, load
 from tfvmf.settings import MAX_PIXELS
 
-PART_ROWS = 1024  # maximum number of images that a killed run loses, and rows that it holds
-# A directory has about this many files, with rows between these bounds.
+PART_ROWS = 1024  # rows per part: a killed run loses at most these
+# A directory has about FILES files, with LEAST_ROWS to MOST_ROWS rows each.
 FILES, LEAST_ROWS, MOST_ROWS = 4096, 256, 8192
 JOB = "job.json"  # describes the content of a directory
-DRAWN = 50  # number of least, and of most certain images
-DRIFT = 0.01  # a p-value below this means that confidences are not those of in-distribution images
+DRAWN = 50  # images on each half of the sheet: least certain, most certain
+DRIFT = 0.01  # p-value below which confidences do not look like in-distribution images
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,14 +59,14 @@ class Embedded:
 class Drift:
     """Whether the confidences of a batch look like those of in-distribution images."""
 
-    p_value: float  # two-sample Kolmogorov-Smirnov test; small: they do not
+    p_value: float  # two-sample Kolmogorov-Smirnov test; small if they do not
     below: float  # share of images that are not accepted
     alpha: float | None = None  # share expected in distribution, if the model has one
 
     def __str__(self) -> str:
         seen = "look" if self.p_value >= DRIFT else "do NOT look"
         expected = "" if self.alpha is None else f", expected {self.alpha:.1%}"
-        # The model is more certain of the images that it was trained on.
+        # A model is more certain about its training images.
         few = self.p_value < DRIFT and self.alpha is not None and self.below < self.alpha
         return (
             f"confidences {seen} like in-distribution images: Kolmogorov-Smirnov "
@@ -83,8 +83,8 @@ def measure_drift(
     A confidence is (1 + r) / (m + 1) if r of m calibration images are not more certain. The test
     compares the batch with these m images, because a batch much larger than m would otherwise show
     the noise of the calibration as drift. It uses only ranks, so a value between the r-th image and
-    the next stands for the image. `calibration` is that of the model's card: `ranks` (m; `images`
-    in old exports), and `alpha` or `reject_below`. If m is unknown, the reference is uniform.
+    the next stands for the image. `calibration` is from the model's card: `ranks` (m; `images` in
+    old exports), and `alpha` or `reject_below`. If m is unknown, the reference is uniform.
     """
     from scipy import stats  # half of the import time of this module
 
@@ -143,7 +143,7 @@ def embed(
         max_pixels: Larger images are not decoded: their rows have an error.
         restart: Start again instead of continuing.
         trust_model: See `tfvmf.load`.
-        shard: `3/16` is part 3 of the parts 0 to 15; the counts returned are those of the part.
+        shard: `3/16` is part 3 of the parts 0 to 15; the returned counts are for this part.
         engine: `local`, or `ray`.
         actors: With Ray, the number of processes that embed.
         ray_address: With Ray, the cluster; by default one is started on this machine.
@@ -157,10 +157,10 @@ def embed(
     number, of, output = table.check_output(output, shard=shard, engine=engine)
     if sort not in ("", "concentration") or batch_size < 1 or actors < 1:
         given = f"sort={sort}, batch_size={batch_size}, actors={actors}"
-        raise UserError(f"{given}: expected concentration, 1 or more, 1 or more")
+        raise UserError(f"{given}: sort must be concentration or empty, the others at least 1")
     if of and (sort or restart or with_levels):
         given = f"sort={sort}" if sort else "restart=true" if restart else "with_levels=true"
-        raise UserError(f"{given}: not with shard and engine=ray, which write a directory")
+        raise UserError(f"{given}: not with shard or engine=ray, which write a directory")
     on_ray = engine == "ray"
     if on_ray and importlib.util.find_spec("ray") is None:
         raise UserError("engine=ray: Ray is not installed: pip install 'tfvmf[ray]'")
@@ -172,7 +172,7 @@ def embed(
         loaded = load(model, levels=with_levels, **settings)
         size = loaded.card["image_size"]
         if size is None:
-            raise UserError(f"{loaded.path} does not say the size of its images: expected a run")
+            raise UserError(f"{loaded.path} has no image size: expected a run")
         if images is None:
             place: dict[str, Any] = {"data_dir": data_dir, "download": download}
             source = load_source(data, split, image_size=size, max_pixels=max_pixels, **place)
@@ -182,9 +182,7 @@ def embed(
         # An empty batch shows the columns.
         outputs = loaded.embed(np.empty((0, size, size, 3), np.uint8))
         if with_levels and "levels" not in outputs:
-            raise UserError(
-                f"with_levels: the network of {loaded.path} shows no maps of its levels"
-            )
+            raise UserError(f"with_levels: the network of {loaded.path} has no maps of levels")
         schema = table.table_schema(outputs, labels=images.labels is not None)
         plan = {
             "model": model_identity(loaded),
@@ -229,18 +227,18 @@ def embed(
 
 
 def file_rows(count: int, rows: int = 0) -> list[range]:
-    """The rows of each file, about `rows` if given."""
+    """The rows of each file; `rows` per file if given."""
     rows = rows or min(max(-(-count // FILES), LEAST_ROWS), MOST_ROWS)
     return [range(count)[start : start + rows] for start in range(0, count, rows)]
 
 
 @contextlib.contextmanager
 def _claimed(parts: pathlib.Path, output: pathlib.Path) -> Iterator[None]:
-    """Makes the directory of parts, for one process; removes it if it is empty in the end."""
+    """Creates and locks the directory of parts; removes it at the end if it holds none."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lock(parts))
-        except UserError as error:  # about a run directory
+        except UserError as error:  # its text is about a run directory
             reason = str(error).replace("--workdir=", "").replace("--workdir", "output")
             raise UserError(f"output={output}: {reason}") from error
         try:
@@ -254,7 +252,7 @@ def _claimed(parts: pathlib.Path, output: pathlib.Path) -> Iterator[None]:
 def _claim(
     directory: pathlib.Path, plan: dict[str, Any], output: pathlib.Path, *, restart: bool
 ) -> None:
-    """Records the content of a directory, or checks that existing files have the same."""
+    """Writes the plan of a directory, or checks that its files were made by the same plan."""
     path, parts = directory / JOB, list(directory.glob("*.arrow"))
     if directory != output and (restart or not parts):
         for old in (path, *parts):
@@ -264,7 +262,7 @@ def _claim(
         if not path.exists():
             if any(directory.glob("*.parquet")):
                 raise UserError(f"output={directory} holds Parquet files without a {JOB}")
-            # A link appears complete, or is rejected because another shard was first.
+            # A link appears with its whole content, or fails because another shard was first.
             with tempfile.TemporaryDirectory(dir=directory, prefix=".") as place:
                 write_json(pathlib.Path(place, JOB), plan)
                 with contextlib.suppress(FileExistsError):
@@ -279,8 +277,8 @@ def _claim(
         if directory == output:
             holds, advice = " holds shards of another job", ""
         else:
-            holds = f": {directory.name} holds unfinished work of other images or another model"
-            advice = ", or restart (--restart) to do all again"
+            holds = f": {directory.name} holds unfinished work for other images or another model"
+            advice = ", or start again with --restart"
         raise UserError(f"output={output}{holds}: {told}; choose another output{advice}")
 
 
@@ -342,7 +340,7 @@ def embed_rows(
 def _summary(
     parts: Iterable[table.Columns], output: pathlib.Path, columns: Sequence[str]
 ) -> Embedded:
-    """Counts the rows, which come some at a time; of broken ones kappa is NaN, `accept` False."""
+    """Counts the rows, given in parts; a broken row has kappa NaN and `accept` False."""
     images, good, accepted, lowest, highest = 0, 0, 0, np.nan, np.nan
     for part in parts:
         images += len(part["error"])
@@ -368,7 +366,7 @@ def _join(
     calibration: Mapping[str, Any] | None,
     sort: bool,
 ) -> Embedded:
-    """Joins parts to the table and draws its sheet."""
+    """Joins the parts into one table and draws its sheet."""
     count = len(images.names)
     natural = np.arange(count)
     wanted = ("error", "concentration", "confidence", "accept")
@@ -403,7 +401,7 @@ def _join(
 
 
 def _blocks(parts: pathlib.Path, order: np.ndarray) -> Callable[..., Iterator[pa.Table]]:
-    """The rows of all parts in an order, some at a time; parts are memory-mapped."""
+    """A reader of all rows in the given order, in blocks; the parts are memory-mapped."""
 
     def blocks(columns: Sequence[str]) -> Iterator[pa.Table]:
         for start in range(0, len(order), table.ROWS):

@@ -46,7 +46,7 @@ class Work(NamedTuple):
 def embed_units(
     images: FileImages | Records, units: Units, work: Work, *, actors: int, address: str
 ) -> Generator[tuple[int, pa.Table], None, None]:
-    """The rows of some units, in order, as (unit, some of its rows)."""
+    """Yields the rows of the units, in order, as (unit, block of rows)."""
     if not units:
         return
     rows = _BATCHES * work.batch_size
@@ -111,7 +111,7 @@ class _Actor:
 
 
 def _content(given: Any) -> Any:
-    """The content of an image, the path of a local file, or the reason why it cannot be read."""
+    """The content of an image, the path of a local file, or the error of reading it."""
     if isinstance(given, str) and "://" in given:
         try:
             system, path = file_system(given)
@@ -161,7 +161,7 @@ def _connected(address: str) -> Iterator[None]:
         if host and port.isdigit():  # Ray itself would try for minutes
             socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
         ray.init(address or "local", **quiet, **({} if address else here))
-    except Exception as error:  # Ray also raises this very class
+    except Exception as error:  # Ray raises `Exception` itself, too
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"ray_address={address}: no connection to Ray: {reason}") from error
     try:

@@ -245,7 +245,7 @@ def _open_parquet(path: pathlib.Path) -> tuple[Sequence[str], int, Blocks]:
     columns = found[0].schema.to_arrow_schema().names
     for file, other in zip(files, found, strict=True):
         if other.schema.to_arrow_schema().names != columns:
-            raise UserError(f"{file} has other columns than {files[0].name} beside it")
+            raise UserError(f"{file} has other columns than {files[0].name}")
 
     def blocks(names: Sequence[str]) -> Iterator[pa.Table]:
         for file in files:

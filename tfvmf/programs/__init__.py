@@ -1,13 +1,12 @@
-"""The command `tfvmf VERB [MODEL] [DATA]`: flags in, library call, next step out."""
+"""The command `tfvmf VERB [MODEL] [DATA]`: parses flags and calls the library."""
 
 import importlib
 import sys
 from collections.abc import Sequence
 
 # A verb is a module of this package (`fit-kappa` is fit_kappa.py) and a line here. Its docstring is
-# its help. `FLAGS` are its flags, `ARGUMENTS` those that may be given without their names,
-# `REQUIRED` those that must be given, `CONFIG` says whether it takes settings; `main` gets their
-# values.
+# the help, `FLAGS` are the flags, `ARGUMENTS` those that need no name, `REQUIRED` those that must
+# be given, `CONFIG` says whether there are settings; `main` gets the values.
 VERBS = {
     "train": "train an encoder without labels: images to directions and concentrations",
     "evaluate": "measure a trained run; write tables, plots and a report",
@@ -36,13 +35,13 @@ and --data name them too.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `tfvmf VERB ...`. Nothing here imports TensorFlow; a verb does when its flags are right.
+    """Runs `tfvmf VERB ...`. TensorFlow is imported only by a verb, after it has checked its flags.
 
     Args:
-        argv: What follows `tfvmf`; the command line by default.
+        argv: The arguments after `tfvmf`; by default those of the command line.
 
     Returns:
-        The exit code: 0, 2 after a mistake of the user, 128 and its number after a signal.
+        The exit code: 0, 2 after a user's mistake, or 128 plus the number of a signal.
     """
     from tfvmf import __version__
 
@@ -60,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     name = verb.replace("_", "-")
     if name not in VERBS:
-        found = f"name a verb: one of {', '.join(VERBS)}"
+        found = f"a verb is missing: use one of {', '.join(VERBS)}"
         if verb:
             found = cli.unknown(f"verb {verb!r}", name, [*VERBS, "--help", "--version"])
         return cli.complain("tfvmf", f"{found} (see tfvmf --help)")

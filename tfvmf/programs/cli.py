@@ -1,4 +1,4 @@
-"""What all programs share: flags, one-line errors with exit code 2, a quiet TensorFlow."""
+"""The shared part of all programs: flags, one-line errors with exit code 2, quiet TensorFlow."""
 
 import ast
 import difflib
@@ -28,7 +28,7 @@ DEFAULT_RUN = "runs/digits-simclr_vmf"  # where `tfvmf train` without any flags 
 
 _HELP_FLAGS = {"--help", "-help", "-h", "--helpfull", "--helpshort"}
 
-# Flags of several programs, with the one meaning that they have everywhere.
+# Flags of several programs, with one meaning everywhere.
 _SHARED: dict[str, tuple[Any, ...]] = {
     "model": ("", "a run directory, an export, a .keras file or a shipped name (cifar10)"),
     "data": ("", "digits, a TFDS name, folder:/path or npz:/path"),
@@ -38,12 +38,12 @@ _SHARED: dict[str, tuple[Any, ...]] = {
     "output": ("", "file or directory to write"),
     "checkpoint": ("", "checkpoint of a run: step-110, 110 or a path; the newest by default"),
     "trust_model": (False, "load a SavedModel even if it may touch files, network or run code"),
-    "seed": (int, "seed of everything that is random", 0),
+    "seed": (int, "seed of all random numbers", 0),
     "max_images": (0, "number of test images to measure; 0 for all", 0),
     "max_pixels": (0, f"refuse larger images; 0 for the run's limit, or {MAX_PIXELS}", 0),
 }
-# The flags of a program, `FLAGS`: the help of a shared flag ("" for the usual one); or the default
-# (a type where there is none), help, and the lowest number or the choices.
+# The `FLAGS` of a program: for a shared flag its help, or "" for the usual one; for any other flag
+# a default (or a type, if there is none), its help, and maybe the lowest number or the choices.
 Flags = dict[str, str | tuple[Any, ...]]
 _DEFINE: dict[type, Callable[..., Any]] = {
     str: flags.DEFINE_string,
@@ -51,7 +51,7 @@ _DEFINE: dict[type, Callable[..., Any]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
 }
-# What Python and absl say of a value of the wrong type, and what a user reads instead.
+# Messages of Python and absl about a value of the wrong type, and the type that was expected.
 _WRONG_TYPES = {
     r"\('Non-boolean argument": "true or false",
     r"invalid literal for int\(\)": "a whole number",
@@ -74,8 +74,8 @@ def define(program: Any, values: flags.FlagValues, argv: list[str]) -> None:
 def run_program(
     name: str, program: Any, arguments: Sequence[str], values: flags.FlagValues | None = None
 ) -> int:
-    """Parses what follows `name`, calls the `main` of a verb's module; returns the exit code."""
-    # Flags of its own, not absl's global ones: no verb meets the flags of another.
+    """Parses the arguments, calls the `main` of a verb's module; returns the exit code."""
+    # Not absl's global flags: verbs in one process do not share flags.
     found = flags.FlagValues() if values is None else values
     found.set_gnu_getopt(True)  # flags may follow an argument
 
@@ -103,10 +103,10 @@ def run_program(
             return complain(name, str(error), code=code)
         return 0
 
-    logging.set_verbosity(logging.WARNING)  # TensorFlow reports every file that it writes
-    warnings.filterwarnings("ignore", module="PIL")  # what is wrong with an image is our error
+    logging.set_verbosity(logging.WARNING)  # else TensorFlow reports every file it writes
+    warnings.filterwarnings("ignore", module="PIL")  # we report bad images ourselves
     try:
-        # In a process that absl did not start, TensorFlow prints what it should only log.
+        # In a process that absl did not start, TensorFlow prints its log.
         app.run(guarded, argv=[name], flags_parser=flags.FLAGS)
     except SystemExit as ended:
         return int(ended.code or 0)
@@ -121,13 +121,13 @@ def run(main: Callable[[], None], values: flags.FlagValues = flags.FLAGS) -> Non
 
 
 def complain(name: str, message: str, *, code: int = 2) -> int:
-    """Prints one line on the error stream; returns the exit code."""
+    """Prints one line to the error stream; returns the exit code."""
     print(f"{name}: {printable(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 
 def unknown(what: str, value: str, choices: Iterable[str]) -> str:
-    """The message about a name that is not among the choices, with the nearest one that is."""
+    """The error for a name that is not among the choices; suggests the nearest one."""
     choices = list(choices)
     near = difflib.get_close_matches(value, choices, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? Known: " if near else "use one of "
@@ -135,7 +135,7 @@ def unknown(what: str, value: str, choices: Iterable[str]) -> str:
 
 
 def check_run(name: str) -> pathlib.Path:
-    """The directory of a run, or of a shipped one, refused before TensorFlow is imported."""
+    """The directory of a run or shipped model, checked before TensorFlow is imported."""
     path = find_model(name)
     if read_text(path / "config.json") is not None:
         return path
@@ -148,17 +148,17 @@ def check_run(name: str) -> pathlib.Path:
 
 
 def given(values: flags.FlagValues, names: str) -> dict[str, Any]:
-    """The values of some flags, whose names are separated by blanks."""
+    """The values of the flags in `names`, which are separated by spaces."""
     return {name: values[name].value for name in names.split()}
 
 
 def listed(value: str) -> tuple[str, ...]:
-    """The names in a list that is separated by commas."""
+    """The names in a comma-separated list."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
 def short_name(source: str) -> str:
-    """A word for the name of a directory: `folder:/data/birds` is birds."""
+    """A data spec as part of a directory name: `folder:/data/birds` becomes birds."""
     scheme, _, target = source.partition(":")
     name = pathlib.Path(target).stem if scheme in ("folder", "npz") else scheme
     return re.sub(r"\W+", "_", target if scheme == "tfds" else name).strip("_")
@@ -170,10 +170,10 @@ def config_names() -> list[str]:
 
 
 def download(values: flags.FlagValues, sources: Iterable[str], *, data_dir: str = "") -> None:
-    """With `--download`, downloads and prepares the TFDS data sets that are not there.
+    """With `--download`, downloads and prepares missing TFDS data sets.
 
-    In a process of its own: preparing runs TensorFlow, which fixes its devices and threads for the
-    rest of a process. Empty names are skipped; `--data_dir` wins over `data_dir`.
+    Starts another process, because preparing runs TensorFlow, which fixes its devices and threads
+    for the rest of a process. Empty names are skipped; `--data_dir` takes precedence.
     """
     wanted = [source for source in dict.fromkeys(sources) if source]
     if not values.download or not wanted:
@@ -190,7 +190,7 @@ def download(values: flags.FlagValues, sources: Iterable[str], *, data_dir: str 
 
 
 def prepare(arguments: Sequence[str]) -> int:
-    """What the process of `download` does: `arguments` are data_dir and sources."""
+    """Runs in the process that `download` starts; `arguments` are data_dir and the sources."""
 
     def main(values: flags.FlagValues) -> None:
         del values
@@ -205,7 +205,7 @@ def prepare(arguments: Sequence[str]) -> int:
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow without what its C++ side prints meanwhile; Python errors still show."""
+    """Imports TensorFlow and hides what its C++ code prints meanwhile; Python errors still show."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.stderr.flush()
     saved = os.dup(2)
@@ -221,8 +221,8 @@ def import_tensorflow() -> None:
 def _define_config(values: flags.FlagValues, argv: list[str]) -> None:
     """Defines `--config=NAME` and, for every setting, `--config.key=value`.
 
-    ml_collections reads the command line as soon as the flag is defined and answers a mistake with
-    a traceback, so the mistakes are looked for first.
+    ml_collections parses the command line as soon as the flag is defined, and shows a traceback
+    for a mistake, so mistakes are looked for first.
     """
     known = flatten(default_config())
     names = {*known, *(key.rpartition(".")[0] for key in known)}
@@ -239,14 +239,14 @@ def _define_config(values: flags.FlagValues, argv: list[str]) -> None:
         "config",
         str(CONFIGS / ("photos.py" if photos else "digits.py")),
         f"settings of the run: {', '.join(config_names())}, or a file of your own; each setting is "
-        "a flag too, as --config.batch_size=128",
+        "a flag too, like --config.batch_size=128",
         flag_values=values,
         sys_argv=argv,
     )
 
 
 def _parse(values: flags.FlagValues, argv: list[str], program: Any) -> None:
-    """Parses flags; arguments without a name fill, in order, the slots that no flag has filled."""
+    """Parses flags; arguments without names fill, in order, the slots that no flag fills."""
     try:
         given = values(argv)[1:]
     except flags.UnrecognizedFlagError as error:
@@ -266,7 +266,7 @@ def _parse(values: flags.FlagValues, argv: list[str], program: Any) -> None:
         chosen, limit = values[name].value, spec[2:] if isinstance(spec, tuple) else ()
         if limit and isinstance(limit[0], list) and chosen and chosen not in limit[0]:
             raise UserError(unknown(f"--{name}={chosen}", chosen, limit[0]))
-    # A config file may invent settings, which would be ignored silently.
+    # Settings that a config file invents would be ignored silently.
     config = values.config if getattr(program, "CONFIG", False) else {}
     if extra := sorted({*flatten(config)} - {*flatten(default_config())}):
         raise UserError(f"--config: the file has unknown settings: {', '.join(extra)}")
@@ -277,7 +277,7 @@ def _parse(values: flags.FlagValues, argv: list[str], program: Any) -> None:
 
 
 def _unknown_flag(values: flags.FlagValues, name: str) -> str:
-    """The message about a flag that there is not."""
+    """The error for a flag that does not exist."""
     settings = _settings_called(name) if "config" in values else ""
     near = difflib.get_close_matches(name, list(values), n=1, cutoff=0.5)
     meant = settings or "".join(f"--{flag}" for flag in near)
@@ -286,13 +286,13 @@ def _unknown_flag(values: flags.FlagValues, name: str) -> str:
 
 
 def _settings_called(key: str) -> str:
-    """The settings whose last part is that of `key`, as flags."""
+    """The settings with the same last part as `key`, as flags."""
     last = [k for k in flatten(default_config()) if k.split(".")[-1] == key.split(".")[-1]]
     return " or ".join(f"--config.{key}" for key in last)
 
 
 def _with_config_path(argv: list[str]) -> list[str]:
-    """The command line with the file of the config that `--config` names."""
+    """The command line with the path of the config that `--config` names."""
     found = list(argv)
     for position, argument in enumerate(argv):
         flag, equals, name = argument.partition("=")
@@ -304,7 +304,7 @@ def _with_config_path(argv: list[str]) -> list[str]:
 
 
 def _config_path(name: str) -> str:
-    """The file of a config; a file that is there wins over a name."""
+    """The path of a config; an existing file takes precedence over a name."""
     if pathlib.Path(name).is_file():
         try:
             defined = ast.parse(pathlib.Path(name).read_bytes()).body
@@ -331,7 +331,7 @@ def _help(program: Any, values: flags.FlagValues, *, full: bool) -> str:
         lines.append(f"  --[no]{name}" if flag.boolean else f"  --{name}")
         text, *rest = (flag.help or "").split("\n")
         lines += wrap(text + (f" (default: {flag.default})" if told else ""))
-        for each in rest:  # a line for each value
+        for each in rest:  # one line per value
             lines += wrap(f"  {each}", subsequent_indent=" " * 10)
     if "config" in values:
         lines += ["", "Configs, --config=NAME:"]

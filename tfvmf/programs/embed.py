@@ -9,14 +9,14 @@
   tfvmf embed models/mine/1/model.onnx FOLDER --output=out.parquet
 
 The table has one row per image: file, error, label, features, mean_direction, concentration and,
-of a model that has them, familiarity, confidence, accept, class and class_probability; the last
-line then says whether the confidences look like those of in-distribution images. A broken file is a
-row with its error. A command that was stopped continues when it is typed again.
---sort=concentration sorts the rows, and draws the least and the most certain images to out.png. One
-file without --output is shown.
+if the model has them, familiarity, confidence, accept, class and class_probability; the last line
+then says whether the confidences look like those of in-distribution images. A broken file is a row
+with its error. To continue a stopped command, enter it again. --sort=concentration sorts the rows,
+and draws the least and the most certain images to out.png. Without --output, the row of a single
+file is printed.
 
 --shard=3/16 embeds part 3 of the parts 0 to 15 into a directory of Parquet files that all parts
-share. --engine=ray does it on Ray (pip install 'tfvmf[ray]'), here or on a cluster, and also reads
+share. --engine=ray embeds on Ray (pip install 'tfvmf[ray]'), here or on a cluster, and also reads
 files:LIST, parquet:PLACE and tfrecord:PLACE, where places may be URIs such as s3://bucket/photos.
 """
 
@@ -38,25 +38,25 @@ REQUIRED = ("model", "data")
 FLAGS: cli.Flags = {
     "model": "a run directory, an export, a .keras, .onnx or .tflite file, or a shipped name "
     "(cifar10); required",
-    "data": "a folder of images, at any depth, an image, or digits, a TFDS name, npz:/path; with "
+    "data": "a folder of images, at any depth, an image, digits, a TFDS name or npz:/path; with "
     "--engine=ray folder:, files:, parquet: or tfrecord: and a path or URI; required",
     "output": "the file to write: .parquet, .npz, or .csv, which has no vectors; or a directory, "
     "with --shard or --engine=ray",
     **dict.fromkeys(("checkpoint", "data_dir", "download", "max_pixels", "trust_model"), ""),
-    "with_levels": (False, "also write levels, which tell near-duplicates apart best; of a run"),
+    "with_levels": (False, "also write levels, which show near-duplicates best; only for a run"),
     "sort": ("", "concentration: sort the rows, draw a sheet", ["concentration"]),
     "batch_size": (64, "images per forward pass", 1),
-    "restart": (False, "do not continue what OUTPUT.parts holds, but start again"),
+    "restart": (False, "start again instead of continuing from OUTPUT.parts"),
     "shard": ("", "embed only this part: 3/16 is part 3 of the parts 0 to 15"),
     "engine": ("local", "local, or ray", ["local", "ray"]),
-    "actors": (2, "with --engine=ray, the processes that embed", 1),
+    "actors": (2, "with --engine=ray, the number of processes that embed", 1),
     "ray_address": ("", "with --engine=ray, a cluster; by default Ray is started here"),
-    "column": ("", "of parquet: and tfrecord:, the column with the images"),
+    "column": ("", "with parquet: and tfrecord:, the column with the images"),
 }
 
 
 def main(values: flags.FlagValues) -> None:
-    """Embeds, says what is where."""
+    """Embeds images and prints a summary."""
     from tfvmf import embedding
 
     shards = bool(values.shard) or values.engine == "ray"
@@ -70,7 +70,7 @@ def main(values: flags.FlagValues) -> None:
         wrong.append(f"--data={values.data}")
     if wrong and values.engine != "ray":
         raise UserError(f"{wrong[0]}: only with --engine=ray")
-    if not values.model.endswith((".onnx", ".tflite")):  # which need no TensorFlow
+    if not values.model.endswith((".onnx", ".tflite")):  # they need no TensorFlow
         cli.import_tensorflow()
     settings = cli.given(values, " ".join(FLAGS.keys() - {"model", "data", "output"}))
     settings["max_pixels"] = values.max_pixels or MAX_PIXELS

@@ -11,7 +11,7 @@
 
 MODEL, or --workdir, is the run; DATA is labeled data to measure it on, the run's own by default.
 MODEL may also be the .keras file of an encoder (`tfvmf export --keras` writes one); then name DATA.
---compare measures nothing: it puts the results that runs have already on one page, side by side.
+--compare measures nothing: it shows existing results of several runs side by side on one page.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ FLAGS: cli.Flags = {
     "max_images": "measure a sample of this many test images, in a directory of its own; 0: all",
     **dict.fromkeys(("checkpoint", "download", "max_pixels", "trust_model"), ""),
     "suite": ("all", f"all, or some of these, separated by commas\n{_ASKED}"),
-    "score": ("", f"{_SCORES}; by default what the run has, kappa first"),
+    "score": ("", f"{_SCORES}; by default kappa, if the run has it"),
     "num_passes": (16, "forward passes of --score=dropout", 2),
     "num_views": (8, "views of --score=agreement and --suite=agreement", 2),
     "corruptions": ("generate", "cifar10c: generate, or tfds for cifar10_corrupted in --data_dir"),
@@ -59,7 +59,7 @@ def main(values: flags.FlagValues) -> None:
     if values.compare:
         if values.model or values.workdir:
             given = values.model or values.workdir
-            raise UserError(f"--compare={values.compare}: all runs are named there, not as {given}")
+            raise UserError(f"--compare={values.compare}: name all runs there, not as {given}")
         from tfvmf.evaluation import report
 
         page = report.compare(cli.listed(values.compare), output=values.output)
@@ -67,10 +67,10 @@ def main(values: flags.FlagValues) -> None:
         return
     if values.model and values.workdir:
         raise UserError(f"--workdir={values.workdir}: the run is already named, {values.model}")
-    # What is misspelled shows before TensorFlow, which takes seconds to import.
+    # Misspelled names are reported before TensorFlow is imported, which takes seconds.
     chosen = evaluation.check_names(values.suite)
     if values.max_error is not None and not {"all", "decision"} & set(chosen):
-        raise UserError(f"--max_error={values.max_error:g}: only --suite=decision looks for it")
+        raise UserError(f"--max_error={values.max_error:g}: only used by --suite=decision")
     options = evaluation.Options(
         scores=cli.listed(values.score),
         ood_sources=cli.listed(values.ood_sources),
@@ -91,7 +91,7 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
-    """The subject: a run with its own data or others, or the encoder in a file."""
+    """The subject: a run with its own or other data, or the encoder in a file."""
     import tfvmf
     from tfvmf import data, training
     from tfvmf.data import corruptions
@@ -115,7 +115,7 @@ def _load(values: flags.FlagValues, model: pathlib.Path) -> Any:
             **cli.given(values, "checkpoint data data_dir max_pixels trust_model"),
         )
     loaded = tfvmf.load(model, trust_model=values.trust_model)
-    encoder = loaded.encoder  # an export has none: its error says to name the run
+    encoder = loaded.encoder  # for an export, the error says to name its run
     if not values.data:
         raise UserError(f"--data is missing: {model} is not a run, which knows its data")
     cli.download(values, [values.data, *further])

@@ -23,7 +23,7 @@ FLAGS: cli.Flags = {
     "table": ("", "the .parquet or .npz file, or folder of .parquet files, of `tfvmf embed`"),
     "output": "the .html file to write, or a folder; the name of the table with .html by default, "
     "with -explore for more than 5,000 images",
-    "data": "where the pictures of rows like cifar10/test:7 are: digits, a TFDS name, npz:/path",
+    "data": "the source of pictures for rows like cifar10/test:7: digits, a TFDS name or npz:/path",
     "data_dir": "",
     "max_images": "show a sample of this many images; 0 for all",
     "max_pixels": f"larger pictures are not decoded; 0 for {MAX_PIXELS}",
@@ -32,7 +32,7 @@ FLAGS: cli.Flags = {
 
 
 def main(values: flags.FlagValues) -> None:
-    """Writes the page, says what is where."""
+    """Writes the page and prints a summary."""
     from tfvmf.selection.explore import explore
 
     given = cli.given(values, "data data_dir max_images threshold")
@@ -43,4 +43,4 @@ def main(values: flags.FlagValues) -> None:
     print(f"  images {done.images:,}, groups of duplicates {done.groups:,}{left_out}")
     if done.missing:
         advice = f": --data={printable(done.sources)} shows them" if done.sources else ""
-        print(f"  {done.missing:,} pictures were not found, and are blanks{advice}")
+        print(f"  {done.missing:,} pictures were not found and are left blank{advice}")

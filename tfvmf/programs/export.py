@@ -8,8 +8,8 @@
   tfvmf export runs/mine --output=models/mine --with_probe
 
 Signatures serving_default (uint8 images) and serving_bytes (JPEG or PNG) give mean_direction,
-concentration and features; calibrated, also familiarity, confidence and accept; with a probe, also
-class and class_probability. DATA is the same as --calibrate_on=DATA. See docs/serving.md.
+concentration and features; if calibrated, also familiarity, confidence and accept; with a probe,
+also class and class_probability. DATA is the same as --calibrate_on=DATA. See docs/serving.md.
 """
 
 import shlex
@@ -24,16 +24,16 @@ REQUIRED = ("output",)
 FLAGS: cli.Flags = {
     "model": f"directory of a trained run, or a shipped name; {cli.DEFAULT_RUN} by default",
     "output": "a directory for the versions of the model; required",
-    "data": "images to calibrate on, if --calibrate_on does not name them",
+    "data": "images to calibrate on, unless --calibrate_on names them",
     "data_dir": "where TFDS finds prepared data sets, if not where the run found them",
     **dict.fromkeys(("checkpoint", "download", "max_pixels", "trust_model"), ""),
     "calibrate_on": (
         "",
-        "calibrate on this instead of the run's reserve: other data, of which all images count, or "
-        "a split of the run's; none may be a training or test image",
+        "images to calibrate on instead of the run's reserve: other data, used as a whole, or a "
+        "split of the run's data; training and test images are refused",
     ),
-    "alpha": (float, "share of images like those of the calibration that may be rejected; 0.05", 0),
-    "with_probe": (False, "also serve class and class_probability, by the probe of the run"),
+    "alpha": (float, "share of calibration-like images that may be rejected; 0.05 by default", 0),
+    "with_probe": (False, "also serve class and class_probability, from the run's linear probe"),
     "keras": (False, "also save the encoder for Keras (encoder.keras)"),
     "format": (
         "savedmodel",
@@ -44,8 +44,8 @@ FLAGS: cli.Flags = {
 
 
 def main(values: flags.FlagValues) -> None:
-    """Exports, says what to do next."""
-    evaluation.Options(alpha=values.alpha)  # refuses what is no share
+    """Exports the run and prints the next command."""
+    evaluation.Options(alpha=values.alpha)  # raises if it is not a share
     model = cli.check_run(values.model or cli.DEFAULT_RUN)
     from tfvmf.serving import formats
 
@@ -64,7 +64,7 @@ def main(values: flags.FlagValues) -> None:
     path = serving.export_model(model, values.output, **given)
     card = serving.read_card(path)
     if card["image_size"] is None:
-        print(f"exported: {path} (features in, not images)")
+        print(f"exported: {path} (takes features, not images)")
         return
     if found := card["calibration"]:
         told = f"{found['images']:,} images of {found['source']}"

@@ -1,4 +1,4 @@
-"""Gives a trained encoder a concentration head, or a better one: minutes, no labels.
+"""Fits a new concentration head to a trained encoder, in minutes and without labels.
 
   tfvmf fit-kappa runs/cifar10_cpu-simclr_vmf
   tfvmf fit-kappa runs/cifar10_cpu-supervised --workdir=runs/supervised_kappa
@@ -13,9 +13,9 @@
 MODEL is a run, a backbone (`applications:NAME`, `hub:PRESET`, a Keras file), a SavedModel, or an
 .npz file with `features` [N, K, F] of K views of each image (and `wide` [N, W, F] of damaged ones,
 if you have them). It is not changed. Which pixels a backbone takes, and which layers are its
-features and levels, is found by rule and printed. Without --config, images are augmented as
-photographs. The result is a run directory that evaluates and exports like any other; fitted to an
-.npz file it is a head alone, which `tfvmf export` writes.
+features and levels, is found by rule and printed. Without --config, images are augmented like
+photographs. The result is a run directory, which you evaluate and export like any other; for an
+.npz file it is only a head, which `tfvmf export` writes.
 """
 
 import pathlib
@@ -39,7 +39,7 @@ FLAGS: cli.Flags = {
     **dict.fromkeys(("download", "max_pixels", "seed", "trust_model"), ""),
     "feature_layer": ("", "output of a model (for Keras, also a layer) to use as features"),
     "input_range": ("", "pixels that a model takes: 0..1, -1..1, 0..255, caffe, torch"),
-    "level_layers": ("", "layers with maps that the head sees, separated by commas"),
+    "level_layers": ("", "layers whose maps the head sees, separated by commas"),
     "weights": ("", "weights for applications: and hub:, instead of trained ones: none, or a file"),
     "image_size": (int, "height and width of images; the model's own by default"),
     "levels": ("", "what the head sees: last, or all (default) levels", ["last", "all"]),
@@ -53,7 +53,7 @@ FLAGS: cli.Flags = {
     "epochs": (int, "passes over the images; by default enough for 400 steps", 1),
     "learning_rate": (float, "learning rate of Adam; 1e-3 by default", 0),
 }
-# The settings that flags set, whose names are their last parts.
+# The settings that have a flag, named like their last part.
 _SETTINGS = (
     *("model.feature_layer", "model.input_range", "model.level_layers", "model.weights"),
     *("data.image_size", "data.data_dir", "concentration.levels", "concentration.view_kind"),
@@ -62,7 +62,7 @@ _SETTINGS = (
 
 
 def main(values: flags.FlagValues) -> None:
-    """Fits, says what to do next."""
+    """Fits the head and prints the next command."""
     given = {key: values[key.rpartition(".")[2]].value for key in _SETTINGS}
     given |= {"data.source": values.data, "data.max_pixels": values.max_pixels or None}
     settings = config_flags.get_override_values(values["config"])
@@ -70,10 +70,10 @@ def main(values: flags.FlagValues) -> None:
     model = find_model(values.model)
     of_run = read_text(model / "config.json") is not None
     if of_run and values["config"].present:
-        raise UserError("--config=FILE: the settings are those of the run; change single ones")
+        raise UserError("--config=FILE: a run keeps its settings; --config.NAME=VALUE changes one")
     named = pathlib.Path("runs") / model.stem.rpartition(":")[2]
     workdir = pathlib.Path(values.workdir or f"{beside(model) if of_run else named}-kappa")
-    # Without the flag, whose default is for digits, the settings are those for photographs.
+    # The flag's default is for digits; without it, None stands for the settings for photographs.
     config = values.config if values["config"].present else None
     cli.import_tensorflow()
     from tfvmf import posthoc

@@ -1,4 +1,4 @@
-"""Makes a table or figure of the paper; runs that exist already are reused.
+"""Makes a table or figure of the paper; existing runs are reused.
 
   tfvmf reproduce table3 --budget=digits
   tfvmf reproduce table1 --budget=cpu --data_dir=DIR --dry_run
@@ -7,11 +7,11 @@
 Experiments: table1 (Spearman correlations), table2 (foreign images), table3 (frameworks), table4
 (dimensions), table5 (networks, of the appendix), pearson (of the appendix), figure1 (the
 distribution), figure2 (examples and failures), figure3 (further augmentations), figure4 (along
-training), and all of them, which share their runs. Budgets: digits (minutes, needs no data), cpu
+training), and all, which share their runs. Budgets: digits (minutes, needs no data), cpu
 (hours, CIFAR-10), paper (its settings, needs a GPU).
 
-Prints the plan first: which runs it needs, and how long each will take. Stopped and started again,
-it continues where it stopped. Writes Markdown, CSV, LaTeX and a picture of each experiment.
+Prints the plan first: which runs are needed, and how long each will take. To continue a stopped
+command, enter it again. Writes Markdown, CSV, LaTeX and a picture for each experiment.
 """
 
 import textwrap
@@ -27,21 +27,21 @@ REQUIRED = ("experiment",)
 FLAGS: cli.Flags = {
     **dict.fromkeys(("data_dir", "download", "max_pixels"), ""),
     "max_images": "number of test images to measure; 0 for the budget's number",
-    "workdir": "where runs and outputs are kept; runs/reproduce/<budget> by default",
+    "workdir": "directory of runs and outputs; runs/reproduce/<budget> by default",
     "seed": "seed of all runs; 0 by default",
     "experiment": ("", f"one of {', '.join(EXPERIMENTS)}, or all", [*EXPERIMENTS, "all"]),
     "budget": ("digits", f"how much to spend: {', '.join(BUDGETS)}", [*BUDGETS]),
     "dry_run": (False, "print the plan, and stop"),
     "seeds": (1, "number of seeds; several give mean and standard deviation", 1),
-    "repeat": ("", "the runs of further seeds, separated by commas; all by default"),
+    "repeat": ("", "runs to repeat with further seeds, separated by commas; all by default"),
     "reference_encoder": ("", "a pretrained encoder for a further row, as fit-kappa takes it"),
-    "results": ("", "directory of measured results: reused if of the same settings, or added"),
+    "results": ("", "directory that also keeps results; those of the same settings are reused"),
     "strategy": ("default", "train on one device, or on all (mirrored)", ["default", "mirrored"]),
 }
 
 
 def main(values: flags.FlagValues) -> None:
-    """Makes what was asked for, says where it is."""
+    """Makes tables and figures and prints them."""
     budget, seed = BUDGETS[values.budget], values.seed or 0
     repeat = cli.listed(values.repeat)
     check_known("repeat", repeat, all_runs(budget))
@@ -54,7 +54,7 @@ def main(values: flags.FlagValues) -> None:
     from tfvmf.reproduction.plan import Workspace
 
     if values.reference_encoder:
-        kind_of(values.reference_encoder)  # refused now, not after hours
+        kind_of(values.reference_encoder)  # errors now, not after hours
     workspace = Workspace(
         budget=budget,
         directory=values.workdir or f"runs/reproduce/{name}",

@@ -12,14 +12,14 @@ and group; without --output it is printed. Strategies:
 
   uncertain   lowest concentration first
   foreign     lowest familiarity first
-  duplicates  what resembles a more certain image, which is kept; groups are numbered. --threshold
-              is a cosine; --count alone takes what stands out most among its neighbors, by the
-              column levels if the table has it (tfvmf embed --with_levels)
+  duplicates  those that resemble a more certain image, which is kept; groups are numbered.
+              --threshold is a cosine; --count alone takes those that stand out most among their
+              neighbors, by the column levels if the table has it (tfvmf embed --with_levels)
   diverse     each as far as possible from those before it (greedy k-center)
-  typical     largest mean cosine to its 10 nearest first
+  typical     largest mean cosine to their 10 nearest first
 
-Several with weights are joined: ranks from 0 to 1, and for diverse the distance to the nearest
-choice in units of the mean distance of two images.
+Several strategies with weights are added: ranks from 0 to 1, and for diverse the distance to the
+nearest choice in units of the mean distance of two images.
 """
 
 import pathlib
@@ -36,21 +36,21 @@ REQUIRED = ("table",)
 FLAGS: cli.Flags = {
     "table": ("", "a .parquet, .npz or .csv file, or a directory of .parquet files; required"),
     "by": ("", "a strategy, or several with weights, like diverse:1,uncertain:0.5"),
-    "like": ("", "instead of --by: the nearest to a file of the table, or to the picture"),
-    "count": (0, "how many images; of duplicates, at most this many", 0),
+    "like": ("", "instead of --by: nearest to this file of the table or, with --model, picture"),
+    "count": (0, "number of images; for duplicates, the maximum", 0),
     "threshold": (float, "a cosine, for --like, duplicates, diverse and typical"),
-    "reference": ("", "a table of in-distribution images: fits familiarity and a decision to it"),
+    "reference": ("", "a table of in-distribution images, to fit familiarity and a decision to"),
     "exclude": ("", "CSV files of earlier selections, separated by commas: not chosen again"),
     "output": "the .csv file to write; printed by default",
     "copy_to": ("", "a new folder for copies of the selected files"),
     "link_to": ("", "a new folder for links to the selected files"),
-    "model": "embeds the picture of --like: a run directory, an export or a .keras file",
+    "model": "model to embed the picture of --like: a run directory, an export or a .keras file",
     **dict.fromkeys(("max_pixels", "trust_model"), ""),
 }
 
 
 def main(values: flags.FlagValues) -> None:
-    """Selects, says what is where."""
+    """Selects images, and writes or prints them."""
     from tfvmf import selection
 
     if values.output and pathlib.Path(values.output).suffix != ".csv":

@@ -7,7 +7,7 @@
   tfvmf train --config=cifar10 --config.optimizer.learning_rate=0.1
 
 Every setting is a flag: --config.batch_size=128, --config.model.width=32; --helpfull lists them.
-Files that cannot be read are listed in broken.csv in the run directory. Up to 1 % are left out.
+Files that cannot be read are listed in broken.csv in the run directory; up to 1 % are left out.
 """
 
 import os
@@ -36,15 +36,15 @@ FLAGS: cli.Flags = {
     "peer_timeout": (300.0, "with --strategy=multi_worker: seconds to wait for the others", 1.0),
     "ensemble": (int, "train this many members into one run directory", 2),
     "ensemble_kind": (
-        *("", "members are runs of other seeds, or ends of the cycles of one run (snapshot)"),
+        *("", "members are runs with other seeds, or ends of the cycles of one run (snapshot)"),
         ["seeds", "snapshot"],
     ),
-    "draw_views": ("", "write a PNG of training images with views of them to this file, and stop"),
+    "draw_views": ("", "write a PNG of training images and their views to this file, and stop"),
 }
 
 
 def main(values: flags.FlagValues) -> None:
-    """Trains, says what to do next."""
+    """Trains and prints the next command."""
     config = values.config
     chosen, settings = values["config"].present, config.name
     if values.data and values.data != config.data.source:
@@ -67,13 +67,13 @@ def main(values: flags.FlagValues) -> None:
     methods.check_name(config.method)
     validate(config)
     if not chosen and (values.data or "config.data.source" in values):
-        print(f"settings: those of --config={settings}, as none is given")
+        print(f"settings: --config={settings}, because none is given")
     cli.download(
         values, (config.data.source, config.data.eval_source), data_dir=config.data.data_dir
     )
-    if config.strategy == "multi_worker":  # whose servers log, over many lines, what they raise too
+    if config.strategy == "multi_worker":  # its servers also log the errors that they raise
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    cli.import_tensorflow()  # takes seconds: all that can be checked without it has been
+    cli.import_tensorflow()  # takes seconds, so everything else is checked before
     from tfvmf import posthoc, training
     from tfvmf.training.strategies import is_chief
 

@@ -1,4 +1,4 @@
-"""Selects images of a table, with an order and reasons: the library behind `tfvmf select`."""
+"""Selects images of a table, in order and with reasons: the library behind `tfvmf select`."""
 
 import contextlib
 import csv
@@ -34,12 +34,12 @@ class Selection:
     """The selected rows, best first, as columns of equal length.
 
     Attributes:
-        columns: `file`; `score`, which orders the rows; those of `concentration`, `familiarity`,
-            `confidence` and `accept` that are known; `reason`, in words; `group`, the number of a
-            group of duplicates, or "".
+        columns: `file`; `score`, which orders the rows; `concentration`, `familiarity`,
+            `confidence` and `accept`, if known; `reason`, in words; `group`, the number of a group
+            of duplicates, or "".
         rows: Row numbers in the table [M].
         of: Number of rows that could have been chosen.
-        notes: Lines to print: what was left out, recall, groups.
+        notes: Lines to print about rows left out, recall and groups.
     """
 
     columns: dict[str, np.ndarray]
@@ -98,21 +98,22 @@ def select(
     Args:
         table: A table for `tfvmf.embedding.read_table`.
         by: One of `STRATEGIES`, or several with weights, `diverse:1,uncertain:0.5`: a sum of ranks
-            from 0 to 1, and of the distance to the nearest choice in units of the mean distance.
-        like: Instead of `by`, selects the nearest rows to a file of the table or, with `model`, to
+            from 0 to 1; `diverse` adds the distance to the nearest choice in units of the mean
+            distance.
+        like: Instead of `by`, selects the rows nearest to a file of the table or, with `model`, to
             any picture.
-        count: Number of rows; 0 for all that the threshold gives. For `duplicates` the maximum;
+        count: Number of rows; 0 for all that pass the threshold. For `duplicates` the maximum;
             without a threshold these are the rows that stand out most as copies
             (`strategies.stand_out`), compared by the column `levels` if the table has it.
-        threshold: A cosine: the minimum of a duplicate or neighbor, the minimum mean of a typical
-            image; `diverse` stops when each image has such a cosine to a choice.
+        threshold: A cosine: the minimum for a duplicate or neighbor, or the minimum mean for a
+            typical image; `diverse` stops when each image has this cosine to a choice.
         reference: A table of in-distribution images, embedded by the same model: familiarity and
             a decision are fitted to it, and replace those of the table.
         exclude: CSV files of earlier selections, which are not chosen again. For `diverse` they
             count as chosen, unless they were duplicates.
         model: A model for `tfvmf.load`, see `like`.
         trust_model: See `tfvmf.load`.
-        max_pixels: A larger picture for `like` is rejected.
+        max_pixels: Larger pictures for `like` are rejected.
     """
     weights = check(by=by, like=like, count=count, threshold=threshold, model=os.fspath(model))
     opened = read_table(table)
@@ -170,9 +171,9 @@ def check(
 ) -> dict[str, float]:
     """The weights of the strategies; UserError if the arguments are inconsistent."""
     if bool(by) == bool(like):
-        raise UserError(f"--by or --like is needed, one of them: --by={', '.join(STRATEGIES)}")
+        raise UserError(f"expected --like or --by, not both; --by: {', '.join(STRATEGIES)}")
     if model and not like:
-        raise UserError(f"model={model}: only embeds the picture of --like")
+        raise UserError(f"model={model}: only used to embed the picture of --like")
     weights: dict[str, float] = {}
     for part in filter(None, by.split(",")):
         name, _, weight = (piece.strip() for piece in part.partition(":"))
@@ -190,12 +191,12 @@ def check(
             f"give --count for --by={by}"
         )
     if count < 0 or (not count and threshold is None):
-        raise UserError("--count is missing: how many images to select (or --threshold, a cosine)")
+        raise UserError("--count is missing: the number of images (or --threshold, a cosine)")
     return weights
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Raises UserError if files cannot be gathered there: it is a file, or has content."""
+    """Raises UserError if files cannot be gathered there: it is a file or not empty."""
     path = pathlib.Path(folder).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} is not an empty folder: expected a new one for the selected files")
@@ -204,8 +205,8 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 class _Pool:
     """The rows that can be chosen: without errors, with finite numbers, and not excluded.
 
-    For `diverse`, rows of earlier selections stay: they count as chosen. `directions` is the column
-    `vectors[0]` at unit length [N, d], mapped from a file.
+    For `diverse`, rows of earlier selections stay, because they count as chosen. `directions` is
+    the column `vectors[0]` at unit length [N, d], mapped from a file.
     """
 
     def __init__(
@@ -243,7 +244,7 @@ class _Pool:
                     width = widths.setdefault(name, values.shape[1])
                     if width != values.shape[1]:
                         raise UserError(
-                            f"{table.path}: {name} of {width} and {values.shape[1]} numbers"
+                            f"{table.path}: {name} has {width} or {values.shape[1]} values per row"
                         )
                     if name in DIRECTIONS:
                         values = values / lengths[name][good, None]
@@ -271,7 +272,7 @@ class _Pool:
                 f"rows left out: {excluded:,} of {len(earlier):,} files of earlier selections"
             )
         if "duplicates" in weights and "concentration" not in scores:
-            notes.append("no concentration: of duplicates the first row is kept")
+            notes.append("no concentration: the first row of each group of duplicates is kept")
 
     def whitened(self) -> np.ndarray:
         """The vectors for comparing duplicates: `levels`, or else directions, decorrelated."""
@@ -280,15 +281,15 @@ class _Pool:
     def cosines(
         self, like: str, model: str | os.PathLike[str], *, trust_model: bool, max_pixels: int
     ) -> np.ndarray:
-        """Cosines [N] to a row, which may not be chosen itself, or to any picture."""
+        """Cosines [N] to a row, which is then not chosen itself, or to any picture."""
         rows = np.flatnonzero(self.names == like)
         if len(rows):
             self.allowed[rows] = False
             return self.directions @ self.directions[rows[0]]
         if not model:
             raise UserError(
-                f"like={like}: no such row among those of {self.path} that can be chosen; for "
-                "another picture give the --model that embeds it"
+                f"like={like}: no such row of {self.path} can be chosen; to compare another "
+                "picture, name the --model that embeds it"
             )
         from tfvmf import serving
 
@@ -302,7 +303,7 @@ class _Pool:
         return self.directions @ (found / np.linalg.norm(found))
 
     def fit(self, reference: str | os.PathLike[str]) -> None:
-        """Familiarity, confidence and decision, fitted to a table of in-distribution images."""
+        """Fits familiarity and a decision to a table of in-distribution images, and scores rows."""
         from tfvmf.posthoc import Decision, Familiarity
 
         table, parts, start = read_table(reference), [], 0
@@ -337,7 +338,7 @@ class _Pool:
 
 
 class _Found(NamedTuple):
-    """Rows of the pool in order, their values, and reasons and groups."""
+    """Rows of the pool in order, with their values, reasons and groups."""
 
     rows: np.ndarray
     scores: np.ndarray
@@ -358,7 +359,7 @@ def _values(pool: _Pool, name: str) -> np.ndarray:
 
 
 def _ranked(pool: _Pool, values: np.ndarray, text: str, *, lowest: bool = False) -> _Found:
-    """The rows that may be chosen, ordered by a value, which is formatted into `text`."""
+    """The allowed rows, ordered by a value; `text` formats it for the reason."""
     rows = np.argsort(values if lowest else -values, kind="stable")
     rows = rows[pool.allowed[rows]]
     scores, end = values[rows], f" of {len(rows):,}"
@@ -443,7 +444,7 @@ def _weighted(pool: _Pool, weights: Mapping[str, float], count: int) -> _Found:
 
 
 def read_exclusions(names: Sequence[str | os.PathLike[str]]) -> dict[str, bool]:
-    """Files of earlier selections; False for a duplicate, whose original was kept, not chosen."""
+    """Files of earlier selections: {name: whether it counts as chosen}; duplicates do not."""
     found: dict[str, bool] = {}
     for name in names:
         try:

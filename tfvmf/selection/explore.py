@@ -1,6 +1,6 @@
 """A page to explore a table of embeddings: map, scores, decision, neighbors, duplicates.
 
-It needs no network. Up to `INLINE` images it is one file with the thumbnails, above that a folder.
+It needs no network. Up to `INLINE` images it is one file with all thumbnails, otherwise a folder.
 TensorFlow is only needed for the pictures of a TFDS data set.
 """
 
@@ -39,7 +39,7 @@ PAGE_BYTES = 25_000_000  # maximum size of a single file
 NEIGHBORS = 12
 _SIDE = 96  # side of a thumbnail, in pixels
 _THUMBNAIL_BYTES = 3_300
-_LANDMARKS = 10_000  # images placed by t-SNE; the others are placed next to their nearest
+_LANDMARKS = 10_000  # images placed by t-SNE; others are placed by their nearest among these
 _GROUPS = 200  # maximum number of duplicate groups
 _CHUNK = 256
 
@@ -49,7 +49,7 @@ class Explored:
     """The result of `explore`."""
 
     page: pathlib.Path
-    images: int  # on the page
+    images: int  # number of images on the page
     left_out: int  # rows with an error, or with a vector that is not finite
     missing: int  # images without a picture
     sources: str  # the data set of the missing pictures, or ""
@@ -72,10 +72,10 @@ def explore(
     Args:
         table: A table for `read_table`.
         output: An `.html` file for up to 5,000 images, or a folder; by default the table's name
-            with `.html`, or `-explore` for more. Slow computations are cached next to it.
-        data: The source of the pictures of rows like `cifar10/test:7`, for `load_source`.
+            with `.html`, or with `-explore` for more. Map and neighbors are cached next to it.
+        data: The source of pictures for rows like `cifar10/test:7`, for `load_source`.
         data_dir: Folder of prepared TFDS data sets.
-        max_images: Size of a sample of rows; 0 for all.
+        max_images: Number of rows to sample; 0 for all.
         threshold: Minimum cosine of duplicates.
         max_pixels: Larger pictures are not decoded.
         seed: Seed of the sample and the map.
@@ -128,8 +128,8 @@ def _page_path(table: pathlib.Path, output: str | os.PathLike[str], rows: int) -
     path = pathlib.Path(output or table.with_name(f"{table.stem}{ending}")).expanduser()
     if path.suffix == ".html" and rows > INLINE:
         raise UserError(
-            f"output={path}: {rows:,} images do not fit into one file, {INLINE:,} do: expected the "
-            "name of a folder, or a sample with --max_images"
+            f"output={path}: {rows:,} images do not fit into one file (at most {INLINE:,}): "
+            "expected the name of a folder, or a sample with --max_images"
         )
     taken = path.is_dir() if path.suffix == ".html" else path.exists() and not path.is_dir()
     if taken or not path.parent.is_dir():
@@ -238,7 +238,7 @@ def _values(columns: Columns) -> dict[str, Any]:
         values[name] = [number[text] for text in columns[name]] if name in columns else None
     values["alpha"] = 0.05
     if {"confidence", "accept"} <= {*columns}:
-        # Images with at most alpha are rejected: 0.05 if that fits the table, else what does.
+        # alpha: 0.05 if it gives the decisions of the table, else the highest rejected confidence.
         confidence, accept = columns["confidence"], columns["accept"]
         highest = confidence[~accept].max(initial=0)
         if not highest <= np.float32(0.05) < confidence[accept].min(initial=1):
@@ -253,7 +253,7 @@ def _natural(name: str) -> tuple[bool, int, str]:
 
 
 class _Pictures:
-    """Thumbnails of rows, in order, from files or a data set; `missing` are counted."""
+    """Thumbnails of rows, in order, from files or a data set; `missing` counts rows without one."""
 
     def __init__(
         self, names: Sequence[str], data: str, data_dir: str | os.PathLike[str], max_pixels: int
@@ -261,7 +261,7 @@ class _Pictures:
         self.missing, self._names, self._max_pixels = 0, names, max_pixels
         self._sources: dict[str, Source] = {}
         splits = {_parse(name)[1]: None for name in names} if data else {}
-        for split in filter(None, splits):  # a mistake in `data` shows before anything is written
+        for split in filter(None, splits):  # errors in `data` come before any output
             load = functools.partial(load_source, data, split, data_dir=data_dir)
             source = load(image_size=32, max_pixels=max_pixels)
             size = max(8, min(source.native_size or _SIDE, _SIDE))
@@ -293,7 +293,7 @@ class _Pictures:
         return read_image(path, side, max_pixels=self._max_pixels)
 
     def _from_sources(self, names: Sequence[str]) -> dict[int, np.ndarray]:
-        """Pixels, by position, of the rows that are images of `data`."""
+        """Pixels of the rows that are images of `data`, by position."""
         mine: dict[str, dict[int, int]] = {}
         for place, name in enumerate(names):
             _, split, index = _parse(name)

@@ -1,7 +1,7 @@
 """Strategies on directions [N, d], rows of unit length: neighbors, duplicates, diversity.
 
-Exact up to `EXACT` rows; above that nearest neighbors come from an inverted file of faiss, and
-their recall is measured on a sample. Arrays may be memory maps: they are read in blocks.
+Exact up to `EXACT` rows; for more, nearest neighbors come from an inverted file of faiss, and their
+recall is measured on a sample. Arrays may be memory maps: they are read in blocks.
 """
 
 import os
@@ -14,9 +14,9 @@ from tfvmf.errors import UserError
 from tfvmf.progress import Progress
 
 EXACT = 50_000
-NEIGHBORS = 10  # neighbors that decide how typical a row is, and how crowded its place
+NEIGHBORS = 10  # number of neighbors for `typical`, and for the crowdedness in `stand_out`
 _CELLS = 1 << 24  # cosines in memory at a time: 64 MB
-_PROBES = 16  # lists of the inverted file to search, of about sqrt(N)
+_PROBES = 16  # lists of the inverted file to search, among about sqrt(N)
 _BLOCK = 4096  # queries at a time
 _SAMPLE = 2000  # rows with an exact answer, for the recall
 _GROUP = 64  # columns per maximum
@@ -29,7 +29,7 @@ Note = Callable[[str], None]
 def nearest(
     directions: np.ndarray, k: int, *, note: Note | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines [N, k], falling, and rows [N, k] of the k nearest others; `note` gets the recall."""
+    """Descending cosines [N, k] and rows [N, k] of the k nearest others; `note` gets the recall."""
     count = len(directions)
     if not 1 <= k < count:
         raise ValueError(f"k must be between 1 and {count - 1} for {count} rows, not {k}")
@@ -57,12 +57,12 @@ def nearest(
 def nearest_more_certain(
     directions: np.ndarray, certainty: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines [N] and rows [N] of the nearest more certain rows; -inf and itself for the first."""
+    """Cosine [N] and row [N] of the nearest more certain row; -inf and itself for the first."""
     order = np.argsort(-certainty, kind="stable")
     count = len(order)
     cosines, places = np.empty(count, np.float32), np.empty(count, np.int64)
     exact = count <= EXACT
-    # Among the rows before a block, which are all more certain.
+    # Rows before a block are all more certain, and searched as a whole.
     ordered, index = (directions[order], None) if exact else (None, _inverted_file(directions))
     for block in _blocks(count, count if exact else _CELLS // _BLOCK, "duplicates"):
         part = directions[order[block]]
@@ -89,11 +89,11 @@ def duplicate_groups(
     certainty: np.ndarray | None = None,
     note: Note | None = None,
 ) -> np.ndarray:
-    """For each row the row int64 [N] that is kept of its group of near-duplicates.
+    """For each row, the row of its group of near-duplicates that is kept, int64 [N].
 
-    A group is around its most certain row, to which all have at least the cosine `threshold`: a
-    chain of similar images is not one group. `certainty` [N] is for instance the concentration; by
-    default earlier rows are more certain. `note`: see `nearest`.
+    All rows of a group have at least the cosine `threshold` to its most certain row: a chain of
+    similar images is not one group. `certainty` [N] is for instance the concentration; by default
+    earlier rows are more certain. `note`: see `nearest`.
     """
     sure = np.zeros(len(directions)) if certainty is None else certainty
     cosines, rows = nearest_more_certain(directions, sure)
@@ -110,10 +110,10 @@ def keepers(
     threshold: float,
     crowd: np.ndarray,
 ) -> np.ndarray:
-    """Groups of rows by their `scores` with more certain `rows`: the cosine minus both `crowd`."""
+    """As `duplicate_groups`, by `scores` with more certain `rows`: cosine minus both `crowd`."""
     kept = np.arange(len(rows))
     order = np.argsort(-certainty, kind="stable")
-    for row in order[scores[order] >= threshold]:  # the root of a more certain row is known
+    for row in order[scores[order] >= threshold]:  # the roots of more certain rows are known
         root = kept[rows[row]]
         score = directions[row] @ directions[root] - crowd[row] - crowd[root]
         if root == rows[row] or score >= threshold:
@@ -124,7 +124,7 @@ def keepers(
 def stand_out(
     directions: np.ndarray, certainty: np.ndarray, *, note: Note | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How much closer each row is to a more certain row than both are to others.
+    """How much closer each row is to a more certain row than both are to other rows.
 
     Many similar images (cars, planes in the sky) have cosines as large as those of copies. So the
     score of a pair is cosine(a, b) - (c_a + c_b) / 2, where c is the cosine to the 10th nearest
@@ -143,8 +143,8 @@ def stand_out(
 def whiten(vectors: np.ndarray, scratch: str | os.PathLike[str]) -> np.ndarray:
     """Unit vectors without correlations [N, d], mapped from a new file: z (C + 0.1 I)^(-1/2).
 
-    z are the `vectors` with mean 0 and variance 1 per column, C is their covariance. This gives
-    less weight to what varies between all images, and more to what only two images share.
+    z are the `vectors` with mean 0 and variance 1 per column, C is their covariance. Components
+    that vary between all images get less weight, those that only two images share get more.
     """
     size, width = vectors.shape
     total, square = vectors.sum(axis=0, dtype=np.float64), np.zeros((width, width))
@@ -182,9 +182,9 @@ def diverse(
     Args:
         directions: Unit vectors [N, d].
         count: Number of rows to choose.
-        bonus: [N], added to the value of each row.
+        bonus: Added to the value of each row, [N].
         chosen: Rows that count as already chosen.
-        allowed: bool [N], which rows may be chosen; all by default.
+        allowed: Which rows may be chosen, bool [N]; all by default.
         threshold: Stop when each row has at least this cosine to a choice.
 
     Returns:
@@ -239,7 +239,7 @@ def diverse(
 def _recall(
     directions: np.ndarray, certainty: np.ndarray, cosines: np.ndarray, threshold: float
 ) -> str:
-    """The share of the more certain neighbors that was found, in a sample."""
+    """The share of more certain neighbors that were found, measured on a sample."""
     sample = _sample(len(cosines))
     place = np.empty(len(cosines), np.int64)
     place[np.argsort(-certainty, kind="stable")] = np.arange(len(cosines))
@@ -262,7 +262,7 @@ def _inverted_file(directions: np.ndarray) -> Any:
         import faiss
     except ImportError as error:
         raise UserError(
-            f"{len(directions):,} rows: above {EXACT:,} neighbors are searched by faiss: "
+            f"{len(directions):,} rows: neighbors among more than {EXACT:,} need faiss: "
             "pip install 'tfvmf[select]'"
         ) from error
     lists, width = int(len(directions) ** 0.5), directions.shape[1]
@@ -291,7 +291,7 @@ def _blocks(count: int, width: int, what: str = "") -> Iterator[slice]:
 
 
 def _exact(directions: np.ndarray, own: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k largest cosines of the rows `own` to all others, falling, and their rows.
+    """The k largest cosines of the rows `own` to all others, descending, and their rows.
 
     They are in the k groups of columns with the largest maxima, or in the remaining columns.
     """

@@ -1,4 +1,4 @@
-"""Serving: one loader for all kinds of models, and exports for servers and other runtimes."""
+"""One loader for all kinds of models, and exports for servers and other runtimes."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-# More could exhaust a server's memory with a few bytes of request.
+# Larger images could exhaust a server's memory with a request of a few bytes.
 MAX_PNG_PIXELS, MAX_JPEG_PIXELS = 2**24, 2**26
-MAX_SCANS = 32  # of a JPEG of this size; each scan is one pass; encoders write up to 18
+MAX_SCANS = 32  # for a JPEG of that size; each scan is a pass over it; encoders write up to 18
 
 _FINE, _UNKNOWN, _LARGE, _SLOW, _BROKEN = range(5)
 _MESSAGES = (
@@ -27,10 +27,10 @@ _MESSAGES = (
     f"too slow to decode (pixels times scans may be {MAX_SCANS * MAX_JPEG_PIXELS})",
     "broken",
 )
-# EXIF: limit of the block's start (cameras write it first), entries read, the tag and its type.
+# EXIF: bytes searched for the block (cameras write it first), entries read, tag and its type.
 _EXIF_HEAD, _EXIF_ENTRIES = 4096, 64
 _ORIENTATION_TAG, _SHORT = 0x0112, 3
-_SUPPORT = 2.0  # reach of a cubic, in pixels on the coarser side
+_SUPPORT = 2.0  # reach of the cubic, in pixels of the coarser image
 
 
 def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
@@ -39,7 +39,7 @@ def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
     Fails with INVALID_ARGUMENT and the position of the first image that cannot be decoded.
     """
     count = tf.size(contents, out_type=tf.int64)
-    # The last element is not an image: an empty data set cannot be batched.
+    # The last element is not an image: an empty dataset cannot be batched.
     end = tf.data.Dataset.from_tensors((count, _FINE, tf.zeros([size, size, 3])))
     dataset = tf.data.Dataset.from_tensor_slices((tf.range(count), contents))
     dataset = dataset.map(
@@ -47,7 +47,7 @@ def decode(contents: tf.Tensor, size: int) -> tf.Tensor:
         num_parallel_calls=tf.data.AUTOTUNE,
     )
     dataset = dataset.ignore_errors().concatenate(end).batch(count + 1)
-    options = tf.data.Options()  # no rewriting, no tuning: both would be repeated for each request
+    options = tf.data.Options()  # without rewriting and tuning, which each request would repeat
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     positions, faults, images = dataset.with_options(options).get_single_element()
@@ -82,7 +82,7 @@ def _decode_one(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
 def _decode_jpeg(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     shape = tf.io.extract_jpeg_shape(content, output_type=tf.int64)
     pixels = shape[0] * shape[1]
-    # The marker of a scan. Inside a scan, a zero follows every byte of 255.
+    # Counts the markers of scans. Inside a scan, a zero follows every byte of 255.
     scans = tf.size(_split(content, b"\xff\xda", 2**20), out_type=tf.int64) - 1
     fault = tf.where(scans * pixels > MAX_SCANS * MAX_JPEG_PIXELS, _SLOW, _FINE)
     fault = tf.where(pixels > MAX_JPEG_PIXELS, _LARGE, fault)
@@ -101,8 +101,8 @@ def _decode_jpeg(content: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, t
 
 
 def _decode_png(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    # Width and height are the first fields of the first chunk (the decoder would skip another chunk
-    # before it, with any content); from 2^31 on they are negative here.
+    # Width and height are the first fields of the first chunk, which must be IHDR (the decoder
+    # would skip any other chunk before it). From 2^31 on they are negative here.
     header = tf.io.decode_raw(tf.strings.substr(content, 16, 8), tf.int32, little_endian=False)
     sides = tf.cast(header, tf.int64)
     large = (tf.reduce_min(sides) < 0) | (tf.reduce_prod(sides) > MAX_PNG_PIXELS)
@@ -116,7 +116,7 @@ def _decode_png(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.cond(transparent, lambda: _on_white(pixels), lambda: _rgb(pixels))
 
     def with_alpha() -> tf.Tensor:
-        # A color that is transparent becomes alpha only if alpha is asked for.
+        # A transparent color becomes alpha only if alpha is requested.
         return _on_white(tf.io.decode_png(content, channels=4))
 
     def shown() -> tf.Tensor:
@@ -154,7 +154,7 @@ def jpeg_orientation(content: tf.Tensor) -> tf.Tensor:
     parts = _split(head, b"Exif\0\0", 1)
 
     def found() -> tf.Tensor:
-        # The name follows the marker of a segment and its length.
+        # The name must follow the marker and the length of a segment.
         marked = tf.strings.substr(parts[0], -4, 2) == b"\xff\xe1"
         return tf.where(marked, _read_orientation(parts[1]), 1)
 
@@ -171,7 +171,7 @@ def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 def _read_orientation(block: tf.Tensor) -> tf.Tensor:
     """The orientation in an EXIF block (a string): TIFF header, directory, entries of 12 bytes."""
     data = tf.cast(tf.io.decode_raw(block, tf.uint8), tf.int64)
-    # Damaged offsets point to this byte, which means nothing.
+    # Damaged offsets point to this meaningless byte.
     data = tf.concat([data, [0]], axis=0)
     end = tf.size(data, out_type=tf.int64) - 1
     little = data[0] == ord("I")
@@ -211,7 +211,7 @@ def _resized(images: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _window(images: tf.Tensor, axis: int, side: tf.Tensor, size: int) -> list[tf.Tensor]:
-    """Cuts `axis` to the reach of the center square's cubics; returns that and its matrix."""
+    """Crops `axis` to the pixels that the center square depends on; returns them and the matrix."""
     length = tf.shape(images)[axis]
     scale = tf.cast(side, tf.float32) / size
     reach = _SUPPORT * tf.maximum(scale, 1.0)

@@ -29,8 +29,8 @@ from tfvmf.serving.signatures import build_portable, build_signatures
 MODEL_NAME = "tfvmf"
 WARMUP_BATCHES = (1, 8, 64)
 _SPLIT = re.compile(r"(train|test|validation|all)\b(?!:).*")
-# The oldest TensorFlow whose C++ loader was tested with an export, its graph version, and the newer
-# ones among the operations that tfvmf trusts (from the lists of TensorFlow 2.12 and 2.21).
+# The oldest TensorFlow whose C++ loader was tested with an export, its graph version, and the
+# trusted operations that it does not have (from the lists of TensorFlow 2.12 and 2.21).
 _OLDEST, _OLDEST_GRAPHS = "2.12", 1395
 _YOUNGER = {
     *("Conv", "DecodeWebP", "FFTND", "IFFTND", "IRFFTND", "RFFTND", "SegmentMaxV2", "SegmentMinV2"),
@@ -82,11 +82,11 @@ def export_model(
         output: Directory of versions: gets `<version>/`, and `models.config` and
             `batching_parameters.txt` if it has none. A version appears when it is complete.
         checkpoint: One of the run's checkpoints; the newest by default.
-        calibrate_on: Calibration images for `confidence` and `accept`, without any training or
-            test image: other data (a spec for `tfvmf.data.load_source`), or a split of `data`. ""
-            without `data`: the run's own calibration (`posthoc.fit_judge`); if there is none,
-            there are no such outputs.
-        data: The data of this split; the run's by default.
+        calibrate_on: Calibration images for `confidence` and `accept`, without training or test
+            images: other data (a spec for `tfvmf.data.load_source`), or a split of `data`. If both
+            are "", the run's own calibration (`posthoc.fit_judge`); if it has none, these outputs
+            are left out.
+        data: The data that this split belongs to; the run's by default.
         alpha: Share of in-distribution images that may be rejected; the run's by default, 0.05.
         data_dir: Replaces the run's directory of TFDS data sets.
         max_pixels: Replaces the run's; larger images are rejected.
@@ -94,7 +94,7 @@ def export_model(
         format: Any of `savedmodel`, `onnx` (model.onnx) and `litert` (model.tflite, and
             model_float16.tflite if it is as good), each compared with the SavedModel first.
         with_probe: Also serve `class` and `class_probability`, by the linear probe that
-            `tfvmf evaluate` stored in the run.
+            `tfvmf evaluate` has stored in the run.
         trust_model: See `tfvmf.load`.
 
     Returns:
@@ -144,7 +144,7 @@ def export_model(
     # The saved object must reference what the functions read: the weights, and nothing else.
     module.weights = [variable.value for variable in method.encoder.variables]
     module.resources = resources(method.encoder)
-    with scratch(output) as place:  # servers ignore this place
+    with scratch(output) as place:  # servers ignore this folder
         written = place / "model"
         tf.saved_model.save(module, str(written), signatures=signatures)
         _check(written, method.encoder, size)
@@ -176,7 +176,7 @@ def export_model(
 def _comparable(config: ml_collections.ConfigDict, images: Source | None) -> tuple[np.ndarray, str]:
     """Images for comparing two formats (calibration images if possible), and their description."""
     if images is None:
-        with contextlib.suppress(UserError):  # the data are elsewhere
+        with contextlib.suppress(UserError):  # the data are not available
             images = training.load_reserve(config)
     if images is None:
         return formats.generated_images(config.data.image_size), "generated images"
@@ -187,7 +187,7 @@ def _comparable(config: ml_collections.ConfigDict, images: Source | None) -> tup
 def _verified(
     files: list[pathlib.Path], written: pathlib.Path, card: dict, images: np.ndarray, what: str
 ) -> dict[str, dict[str, Any]]:
-    """Bytes and largest differences from the SavedModel, by file; UserError if too large."""
+    """Size and largest differences from the SavedModel of each file; UserError if too large."""
     with literal(written) as place:
         loaded = tf.saved_model.load(place)
     reference = arrays(loaded.signatures["serving_default"])
@@ -200,7 +200,7 @@ def _verified(
         if reason := formats.too_far(differences, ranks=ranks):
             told[file.name]["refused"] = reason
             if file.name not in formats.OPTIONAL:
-                raise UserError(f"{file.name} is not as the SavedModel on {what}: {reason}")
+                raise UserError(f"{file.name} differs from the SavedModel on {what}: {reason}")
     return told
 
 
@@ -224,7 +224,7 @@ def oldest_server(version: str | os.PathLike[str]) -> str:
 def calibration_data(
     config: ml_collections.ConfigDict, calibrate_on: str, data: str
 ) -> tuple[str, str]:
-    """The split ("" for no calibration) and the source that a run is calibrated on."""
+    """The split ("" for no calibration) and the source to calibrate a run on."""
     if calibrate_on and not data and not _SPLIT.fullmatch(calibrate_on):
         calibrate_on, data = "", calibrate_on
     own = config.data.source
@@ -260,7 +260,7 @@ def publish(written: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
 
 
 def write_warmup(directory: pathlib.Path, *, image_size: int) -> bool:
-    """Writes requests that TensorFlow Serving sends to itself first, so that no client waits.
+    """Writes requests that TensorFlow Serving sends to itself at startup, so that no client waits.
 
     Batches of noise of every size in `WARMUP_BATCHES` go to both signatures, as JPEG and PNG.
     Returns False, and writes nothing, without the package tensorflow-serving-api.

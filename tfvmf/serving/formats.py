@@ -31,15 +31,14 @@ FILES: dict[str, tuple[str, ...]] = {
     "litert": ("model.tflite", "model_float16.tflite"),
 }
 FORMATS = ("savedmodel", *FILES)
-OPTIONAL = ("model_float16.tflite",)  # left out if halved weights change the results too much
+OPTIONAL = ("model_float16.tflite",)  # left out if half precision changes the results too much
 _PACKAGES = {"onnx": ("tf2onnx", "onnx", "onnxruntime"), "litert": ("ai_edge_litert",)}
 _OPSET = 17  # supported by ONNX Runtime from 1.12 (2022) on
 _CARD = "tfvmf.json"
-# A file with larger differences is not published: in kappa (relative above 1), in the cosine of
-# two directions, and in confidence, a rank, which the last bit of a score moves by a few
-# calibration images.
+# Largest differences of a published file: in kappa (relative above 1), in the cosine of two
+# directions, and in confidence, a rank, which the last bit of a score may move by RANKS ranks more.
 KAPPA, COSINE, CONFIDENCE, RANKS = 1e-3, 1e-4, 0.05, 3
-COMPARED = 200  # images
+COMPARED = 200  # number of images compared
 
 
 def check_formats(names: Sequence[str]) -> tuple[str, ...]:
@@ -64,7 +63,7 @@ def _installed(package: str, who: str) -> None:
 def write(
     name: str, portable: Any, module: "tf.Module", directory: pathlib.Path, card: dict[str, Any]
 ) -> list[pathlib.Path]:
-    """Converts `portable` to `onnx` or `litert`, unverified; returns the files, with the card."""
+    """Converts `portable` to `onnx` or `litert`; returns the files, with the card, unverified."""
     paths = [directory / file for file in FILES[name]]
     try:
         if name == "onnx":
@@ -106,7 +105,7 @@ def _write_litert(
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.target_spec.supported_types = [tf.float16]
         path.write_bytes(converter.convert())
-        # Like TensorFlow's own metadata: an archive after the model, which model readers ignore.
+        # Like TensorFlow's own metadata, an archive after the model, which model readers ignore.
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr(_CARD, json.dumps(card))
 
@@ -152,10 +151,10 @@ def _open_litert(path: pathlib.Path) -> tuple[dict[str, Any], Serve]:
 
     with zipfile.ZipFile(path) as archive:
         card = json.loads(archive.read(_CARD))
-    # From the content: the runtime would map the file, and crash if it is truncated meanwhile.
+    # From memory: the runtime would map the file, and crash if it were truncated later.
     model = interpreter.Interpreter(model_content=path.read_bytes(), num_threads=cores.available())
     runner = model.get_signature_runner("serving_default")
-    # Its arrays belong to the runtime, and the next call overwrites them.
+    # A copy: the arrays belong to the runtime, and the next call overwrites them.
     return card, lambda x: {name: np.array(value) for name, value in runner(images=x).items()}
 
 
@@ -175,7 +174,7 @@ def generated_images(size: int, count: int = COMPARED) -> np.ndarray:
 
 
 def compare(serve: Serve, reference: Serve, images: np.ndarray, *, batch: int = 64) -> dict:
-    """The largest differences of two models; for `accept` their number. NaN counts as infinite."""
+    """Largest differences of two models; for `accept` and `class` their number. NaN is infinite."""
     found, expected = (
         [each(images[start : start + batch]) for start in range(0, len(images), batch)]
         for each in (serve, reference)
@@ -198,7 +197,7 @@ def compare(serve: Serve, reference: Serve, images: np.ndarray, *, batch: int = 
 
 
 def too_far(differences: dict[str, float], *, ranks: int = 0) -> str:
-    """The differences that are too large to publish a file, or ""; confidences have `ranks`."""
+    """The differences that are too large, or ""; `ranks` is the number of ranks of a confidence."""
     moved = RANKS / (ranks + 1) if ranks else 0.0
     limits = {"concentration": KAPPA, "cosine": COSINE, "confidence": CONFIDENCE + moved}
     return ", ".join(

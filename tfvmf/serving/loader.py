@@ -39,7 +39,7 @@ Image = np.ndarray | str | os.PathLike[str] | bytes
 Embeddings = dict[str, np.ndarray]
 
 CARD_FILE = "assets.extra/tfvmf.json"  # in the directory of an exported version
-SHIPPED_CARD = "card.json"  # in the directory of a shipped model: further facts about it
+SHIPPED_CARD = "card.json"  # in the directory of a shipped model: more facts about it
 
 
 class EmbeddingModel:
@@ -48,7 +48,7 @@ class EmbeddingModel:
     `path` is the run directory, the directory of the exported version, or the file. `card` holds
     `run`, `method`, `step` (of the checkpoint), `image_size`, `dimension` (d), `features` (f),
     `calibration`, `classes` (of its probe), the versions of `tfvmf` and `tensorflow` that wrote an
-    export (for a run: of this process), None if unknown, and a shipped model's `card.json`.
+    export (for a run: of this process), each None if unknown, and a shipped model's `card.json`.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class EmbeddingModel:
         size = self.card["image_size"]
         if size is None:
             raise UserError(
-                f"{self.path} does not tell the size of its images: give an array [N, H, W, 3], or "
-                "load it with image_size=..."
+                f"{self.path} has no image size: pass an array [N, H, W, 3], or load it with "
+                "image_size=..."
             )
 
         def read(start: int, stop: int) -> np.ndarray:
@@ -167,10 +167,10 @@ def load(
         image_size: Height and width of the images, for a `.keras` file without a fixed size.
         trust_model: Load a SavedModel (an export, or the one that a run's head was fitted to) even
             if it contains operations that could read or write files, use the network or run code.
-        levels: For a run, `embed` also returns `levels` [N, l], means and deviations of all maps.
+        levels: For a run, `embed` also returns `levels` [N, l]: means and deviations of all maps.
 
     Raises:
-        UserError: There is no model, or it is damaged, unsupported or not trusted.
+        UserError: The model is missing, damaged, unsupported or not trusted.
     """
     path, checkpoint = find_model(model), os.fspath(checkpoint)
     is_run = read_text(path / "config.json") is not None
@@ -185,7 +185,7 @@ def load(
     if image_size is not None and (path.suffix != ".keras" or image_size < 1):
         raise UserError(f"image_size={image_size}: only for .keras files, and at least 1")
     if levels and not is_run:
-        raise UserError(f"levels: {path} is not a run directory, which alone gives them")
+        raise UserError(f"levels: {path} is not a run directory, and only runs have levels")
     if is_run:
         loaded = _open_run(path, checkpoint, trust_model=trust_model, levels=levels)
     elif path.suffix == ".keras":
@@ -214,7 +214,7 @@ def load_run(
 
 
 def run_card(config: "ml_collections.ConfigDict", method: "Method", step: int) -> dict[str, Any]:
-    """The facts about a run; an export stores them as `tfvmf.json`."""
+    """Facts about a run; an export stores them as `tfvmf.json`."""
     return {
         **_card(method.encoder.output),
         "run": config.name,
@@ -233,7 +233,7 @@ def _card(outputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_card(version: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads the facts about the model of an exported version."""
+    """Reads the card of an exported version."""
     path = pathlib.Path(version).expanduser() / CARD_FILE
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -271,7 +271,7 @@ def _open_run(
 
 
 def _open_export(path: pathlib.Path, trust_model: bool) -> EmbeddingModel:
-    """A version, the newest of a directory of versions, or a file for another runtime."""
+    """Opens a version, the newest version of a directory, or a file for another runtime."""
     known = versions(path)
     if known and not (path / "saved_model.pb").is_file():
         path = path / str(known[-1])
@@ -319,7 +319,7 @@ def _open_keras(path: pathlib.Path, image_size: int | None) -> EmbeddingModel:
     if missing := [name for name in models.OUTPUTS if name not in outputs]:
         raise UserError(
             f"{path} has no output {', '.join(missing)}: expected an encoder with a dictionary of "
-            f"{', '.join(models.OUTPUTS)}; tfvmf fit-kappa makes one of any other image model"
+            f"{', '.join(models.OUTPUTS)}; tfvmf fit-kappa makes one from any other image model"
         )
     shapes = [tuple(each.shape) for each in encoder.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][3] != 3:

@@ -25,7 +25,7 @@ def build_signatures(
     Args:
         encoder: From float images in [0, 1], or from features, to features, mean direction and
             concentration.
-        image_size: Height and width that it was trained with. None: images are not resized, and
+        image_size: Height and width of the training images. If None, images are not resized, and
             there is no `serving_bytes`.
         judge: Adds `familiarity` and `confidence` float32 [N] and `accept` bool [N] to the outputs.
         probe: Adds `class`, a string, and `class_probability` float32, both [N].
@@ -92,7 +92,7 @@ def _outputs(
     portable: bool = False,
     levels: bool = False,
 ) -> Callable[[tf.Tensor], Outputs]:
-    """A function of gray levels, float32 [N, S, S, 3]; N may be 0 unless `portable`."""
+    """A function of pixel values 0 to 255, float32 [N, S, S, 3]; N may be 0 unless `portable`."""
     network = with_levels(encoder) if judge or levels else encoder
     names = [*OUTPUTS, *(["levels"] if levels and "levels" in network.output else [])]
     # One function, so that a graph holds its arrays once.
