@@ -12,7 +12,7 @@ help:
 	@echo "make demo    train on the embedded digits, evaluate, export; show the shipped encoder"
 	@echo "make test    run the tests"
 	@echo "make test-all  also run the slow tests: kills, lost workers, full disks (30 minutes more)"
-	@echo "make bench   measure side by side with PyTorch and others (50 minutes; installs PyTorch)"
+	@echo "make bench   compare speed with PyTorch and others (50 minutes; installs PyTorch)"
 	@echo "             make bench BENCH=--sections=pipeline,limit measures a part"
 	@echo "make docs    build the documentation as a site that opens from disk: site/index.html"
 	@echo "make setup   create $(VENV) and install tfvmf in it (the others do it for you)"
@@ -46,13 +46,13 @@ test: setup
 test-all: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# PyTorch is what we compare with, not a dependency.
+# PyTorch is only used for comparisons.
 $(VENV)/.installed-bench: $(VENV)/.installed
 	@echo "installing PyTorch into $(VENV) (once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	@touch $@
 
-# What builds the site: nothing else needs it.
+# Only the site needs MkDocs.
 $(VENV)/.installed-docs: $(VENV)/.installed
 	@echo "installing MkDocs into $(VENV) (once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

@@ -6,11 +6,11 @@ import re
 import setuptools
 
 HERE = pathlib.Path(__file__).parent
-# The version is in one place, which is read and not imported: its requirements come only now.
+# Read, not imported: the requirements of tfvmf are not installed yet.
 INIT = (HERE / "tfvmf" / "__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE)[1]
 
-RAY = ["ray[data]>=2.60,<3", "aiohttp"]  # which its reader of Parquet needs and does not say
+RAY = ["ray[data]>=2.60,<3", "aiohttp"]  # Ray's Parquet reader imports aiohttp but does not list it
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
 SELECT = ["faiss-cpu>=1.13"]  # neighbors among more than 50,000 rows
 ONNX = ["onnx>=1.19", "onnxruntime>=1.23", "tf2onnx>=1.17"]
@@ -41,7 +41,7 @@ setuptools.setup(
     # Lower bounds leave out versions with known vulnerabilities (`make audit`).
     install_requires=[
         "absl-py>=2.1",
-        "importlib_resources",  # TFDS needs it to prepare data and does not say (its issue 11212)
+        "importlib_resources",  # TFDS imports it to prepare data but does not list it (issue 11212)
         "jinja2>=3.1.6",
         "keras>=3.13.2,<4",
         "matplotlib>=3.9",
@@ -69,6 +69,6 @@ setuptools.setup(
         "corruptions": ["imagecorruptions"],
         "hub": ["keras-hub>=0.32,<0.33"],
         "ray": RAY,
-        "bench": ["torch==2.13.0"],  # what `make bench` compares with
+        "bench": ["torch==2.13.0"],  # for `make bench`
     },
 )

@@ -1,9 +1,9 @@
-"""Are vulnerabilities known of what is installed in this environment?
+"""Looks up known vulnerabilities of the packages in this environment.
 
   make audit
 
-Asks PyPI's list of advisories with pip-audit. Exits with 1 if one is known, and with 2 if nobody
-could be asked: pip-audit itself takes packages that it could not look up for good ones.
+Asks PyPI's list of advisories with pip-audit. Exits with 1 if a vulnerability is known, and with 2
+if packages could not be looked up, which pip-audit itself would count as good.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 def judge(dependencies: list[dict[str, Any]], own: str = "tfvmf") -> tuple[int, list[str]]:
     """The exit code and the lines to print, for what pip-audit found about each package."""
     skipped = [item["name"] for item in dependencies if item.get("skip_reason")]
-    unknown = [name for name in skipped if name != own]  # which is not on PyPI
+    unknown = [name for name in skipped if name != own]  # tfvmf is not on PyPI
     known = [
         f"{item['name']} {item['version']}: {found['id']}, fixed in "
         f"{', '.join(found['fix_versions']) or 'no version yet'}"
@@ -28,7 +28,7 @@ def judge(dependencies: list[dict[str, Any]], own: str = "tfvmf") -> tuple[int, 
         some = ", ".join(unknown[:3])
         return 2, [
             f"audit: {len(unknown)} of {len(dependencies)} packages could not be looked up "
-            f"({some}, ...): PyPI's advisories need a network; nothing is known about these"
+            f"({some}, ...): PyPI's advisories need a network"
         ]
     return 0, [f"audit: no known vulnerabilities in {len(dependencies)} packages"]
 

@@ -23,13 +23,13 @@ PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "architecture.png"
 BEGIN, END = "<!-- made by tools/draw_architecture.py -->\n", "<!-- end -->"
 INK, LINE, PACKAGE, MODULE = "#2b2b33", "#8a93a6", "#dfe9f7", "#f4f5f8"
-WIDTH, HEIGHT, COLUMN, ROW = 1.9, 0.62, 2.5, 1.25  # of a box, and from one to the next
+WIDTH, HEIGHT, COLUMN, ROW = 1.9, 0.62, 2.5, 1.25  # size of a box, distances between boxes
 
 Imports = dict[str, set[str]]
 
 
 def layers() -> list[list[str]]:
-    """The packages by layer, the highest first, as import-linter holds them."""
+    """The packages by layer, the highest first, as import-linter reads them."""
     with open(ROOT / "pyproject.toml", "rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     (found,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
@@ -50,13 +50,13 @@ def imports() -> Imports:
 
 
 def path_of(room: str) -> pathlib.Path:
-    """The file that says what a package is."""
+    """The file with the docstring of a package."""
     directory = ROOT / "tfvmf" / room
     return directory / "__init__.py" if directory.is_dir() else directory.with_suffix(".py")
 
 
 def is_package(room: str) -> bool:
-    """A directory, not a single file."""
+    """Whether a package is a directory, not a single file."""
     return path_of(room).name == "__init__.py"
 
 
@@ -77,7 +77,7 @@ def table() -> str:
 
 
 def between_packages(found: Imports) -> Imports:
-    """Imports among packages, through modules too, without those that a longer way implies."""
+    """Imports between packages, direct or through modules, without those that others imply."""
 
     @functools.cache
     def below(room: str) -> frozenset[str]:
@@ -95,7 +95,7 @@ def between_packages(found: Imports) -> Imports:
 
 
 def places(edges: Imports) -> dict[str, tuple[float, float]]:
-    """The middle of every package's box: a row per layer, near those with arrows to it."""
+    """The center of each package's box: one row per layer, near the boxes it is connected to."""
     rows = [row for layer in layers() if (row := [room for room in layer if room in edges])]
     x = dict.fromkeys(edges, 0.0)
     for _ in range(20):
@@ -125,7 +125,7 @@ def box(axes: Axes, x: float, y: float, text: str, *, width: float = WIDTH, colo
 
 
 def draw(axes: Axes) -> None:
-    """Packages in rows, an arrow to each that one imports, and the single modules below all."""
+    """Draws packages in rows with arrows to what they import, and single modules at the bottom."""
     found = imports()
     edges = between_packages(found)
     place = places(edges)

@@ -3,8 +3,8 @@
     python tools/notebooks.py                  # all of them
     python tools/notebooks.py quickstart.ipynb
 
-A notebook runs in a copy of examples/, so that it leaves nothing behind. Of its outputs, text and
-pictures are kept; progress bars and what the machine adds (times, versions) are not.
+A notebook runs in a copy of examples/, so that it leaves nothing behind. Text and pictures in its
+outputs are kept; progress bars and what differs between machines are removed.
 """
 
 import os
@@ -22,12 +22,12 @@ EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 
 def run(path: pathlib.Path, place: pathlib.Path, *, seconds: int = 900) -> nbformat.NotebookNode:
-    """The executed notebook; raises nbclient's CellExecutionError where a cell fails.
+    """The executed notebook; raises nbclient's CellExecutionError if a cell fails.
 
     Args:
         path: The notebook, in examples/.
         place: An empty directory, to which the examples are copied and in which it runs.
-        seconds: The longest that a cell may take.
+        seconds: Time limit of a cell.
     """
     shutil.copytree(path.parent, place, dirs_exist_ok=True)
     notebook = nbformat.read(path, as_version=4)
@@ -40,7 +40,7 @@ def run(path: pathlib.Path, place: pathlib.Path, *, seconds: int = 900) -> nbfor
 
 
 def clean(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """The notebook without what differs between machines, or is only seen while it runs."""
+    """The notebook without what differs between machines or only shows while it runs."""
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -54,7 +54,7 @@ def clean(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             if output.get("name") == "stderr":
                 continue
             if kept and output.output_type == kept[-1].output_type == "stream":
-                kept[-1].text += output.text  # lines that arrived one by one
+                kept[-1].text += output.text  # text that arrived in pieces
             else:
                 kept.append(output)
         for output in kept:
@@ -72,7 +72,7 @@ def clean(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def main() -> None:
-    """Runs the notebooks that are named, or all."""
+    """Runs the named notebooks, or all."""
     for name in sys.argv[1:] or sorted(path.name for path in EXAMPLES.glob("*.ipynb")):
         start = time.monotonic()
         with tempfile.TemporaryDirectory() as place:

@@ -4,8 +4,8 @@
   python tools/resolve.py 3.12 3.13
 
 Installs nothing: builds the wheel, then lets pip resolve its requirements for each version, on
-machines like this one. Prints the packages that decide; exits with 1 if a version cannot be
-resolved.
+machines like this one. Prints the versions of the main packages; exits with 1 if a version cannot
+be resolved.
 """
 
 import json
@@ -17,7 +17,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).parents[1]
 VERSIONS = ("3.11", "3.12", "3.13")
 SHOWN = ("tensorflow", "keras", "tensorflow-probability", "tensorflow-datasets", "numpy", "scipy")
-# Released as source only, but without anything to compile: a wheel is built of it first.
+# Released only as source, but with nothing to compile: a wheel is built from it first.
 PURE = ("promise",)
 
 
@@ -28,7 +28,7 @@ def pip(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def resolve(version: str, wheels: pathlib.Path) -> tuple[dict[str, str], str]:
-    """What pip would install on one version of Python, {package: version}, and its complaints."""
+    """What pip would install on one version of Python, {package: version}, and its errors."""
     report = wheels / f"{version}.json"
     (wheel,) = wheels.glob("tfvmf-*.whl")
     result = pip(
@@ -51,7 +51,7 @@ def resolve(version: str, wheels: pathlib.Path) -> tuple[dict[str, str], str]:
 
 
 def main() -> int:
-    """Resolves version by version."""
+    """Resolves the requirements for each version."""
     failed = 0
     with tempfile.TemporaryDirectory(prefix="tfvmf-resolve-") as scratch:
         wheels = pathlib.Path(scratch)

@@ -1,4 +1,4 @@
-r"""Makes a finished run a model of the package: `tfvmf/shipped/NAME`, and its page docs/models.md.
+r"""Turns a finished run into a model of the package: `tfvmf/shipped/NAME` and docs/models.md.
 
     python tools/ship.py runs/cifar10_cpu-kappa cifar10 --commit=COMMIT --time="58 + 3 minutes" \
         --command="tfvmf train --config=cifar10_cpu" --command="tfvmf fit-kappa runs/..." \
@@ -6,7 +6,7 @@ r"""Makes a finished run a model of the package: `tfvmf/shipped/NAME`, and its p
 
 What ships is a run directory with what inference needs: settings, weights (`write_weights`), the
 judge, calibrated again with these weights on the run's reserve, and the probe, if there is one.
-Nothing is shipped unless it answers as the run does on test images and noise. `card.json` tells
+Nothing is shipped unless its outputs agree with the run's on test images and noise. `card.json` has
 data, commands, commit, seed, time, the results in the run's `eval` and known failures.
 """
 
@@ -31,22 +31,18 @@ from tfvmf.serving.loader import SHIPPED_CARD
 from tfvmf.training import checkpoints, run_directory
 
 LIMIT = 10_000_000  # bytes in all
-AGREE = 1e-3  # of outputs, see `pack`
-BITS = (8, 9, 10, 11, 12, 14, 16, 23)  # of weights, after the leading one
-KEYS = (
-    *("description", "data", "commands", "commit", "seed", "time", "bytes", "bits", "agreement"),
-    *("results", "failures"),
-)
+AGREE = 1e-3  # largest difference of outputs, see `pack`
+BITS = (8, 9, 10, 11, 12, 14, 16, 23)  # numbers of bits to try, after the leading one of a weight
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "models.md"
-SECTION = "results.md"  # of the page, in the directory of a model
+SECTION = "results.md"  # a model's part of the page, in its directory
 _LOW = 0.7  # an AUROC below it is a failure
 _IMAGES = 1000
 _INTRO = """\
 # Models that come with the package
 
 `tfvmf.load(NAME)` returns one, and `tfvmf embed NAME FOLDER --output=out.parquet`, `tfvmf evaluate
-NAME`, `tfvmf export NAME` and `tfvmf fit-kappa NAME` take it where they take a run. `.card` of the
-loaded model says what this page says. The page is written by `tools/ship.py`.
+NAME`, `tfvmf export NAME` and `tfvmf fit-kappa NAME` take it where they take a run. The `.card`
+of the loaded model has the facts on this page. The page is written by `tools/ship.py`.
 
 The 300 images in `examples/cifar10_test_300.npz`, on which `make demo` shows the model, are 30 of
 each class of the test split of CIFAR-10 (Alex Krizhevsky, "Learning Multiple Layers of Features
@@ -56,13 +52,13 @@ TensorFlow Datasets' `cifar10:3.0.2`; `rows` gives their places there.
 
 
 def ship(run: pathlib.Path, name: str, *, told: dict[str, Any], data_dir: str = "") -> pathlib.Path:
-    """Writes the directory of a shipped model, in place of what it was; returns it.
+    """Writes or replaces the directory of a shipped model; returns it.
 
     Args:
         run: A finished run with a judge.
-        name: What `tfvmf.load` will call it.
-        told: What only people know: `commands`, `commit`, `time`, `failures`, and the names of the
-            `classes` where the data have none.
+        name: The name for `tfvmf.load`.
+        told: Facts that the run does not have: `commands`, `commit`, `time`, `failures`, and names
+            of the `classes` if the data have none.
         data_dir: Where TFDS finds the run's data, if not where the run found them.
     """
     classes = told.get("classes")
@@ -101,7 +97,7 @@ def ship(run: pathlib.Path, name: str, *, told: dict[str, Any], data_dir: str = 
         if probe is not None:
             names = classes or probe.names
             if len(names) != len(probe.names):
-                raise UserError(f"--classes: {len(probe.names)} names are expected")
+                raise UserError(f"--classes: expected {len(probe.names)} names")
             probe = dataclasses.replace(probe, names=names)
             probe.save(place)
         agreement |= compare_judges(run, place, images)
@@ -136,7 +132,7 @@ def ship(run: pathlib.Path, name: str, *, told: dict[str, Any], data_dir: str = 
 
 
 def smaller(familiarity: posthoc.Familiarity) -> posthoc.Familiarity:
-    """The same densities in arrays that compress: rounded, and with a triangular whitening.
+    """The same densities in arrays that compress well: rounded, with a triangular whitening.
 
     |x W| is the same for every W with the same W W', and a Cholesky factor is half zeros.
     """
@@ -151,7 +147,7 @@ def smaller(familiarity: posthoc.Familiarity) -> posthoc.Familiarity:
 
 
 def _round(values: np.ndarray, *, bits: int) -> np.ndarray:
-    """float16 with so many bits after the leading one: the zeros compress."""
+    """float16 with only `bits` bits after the leading one; the zeros compress."""
     unit = 1 << (10 - bits)
     whole = values.view(np.uint16).astype(np.uint32)
     return ((whole + unit // 2) & ~np.uint32(unit - 1)).astype(np.uint16).view(np.float16)
@@ -160,10 +156,11 @@ def _round(values: np.ndarray, *, bits: int) -> np.ndarray:
 def pack(
     place: pathlib.Path, method: Method, step: int, images: np.ndarray
 ) -> tuple[Method, int, dict[str, float]]:
-    """Packs weights with the fewest bits with which outputs agree; the method loaded again, them.
+    """Packs weights with the fewest bits for which the outputs agree.
 
-    The third are the largest differences: of features and kappa relative to the largest, of the
-    unit vectors as they are.
+    Returns:
+        The method loaded again, the number of bits, and the largest differences: of features and
+        kappa relative to the largest value, of the unit vectors absolute.
     """
     ours = inference.Embedder(method.encoder)(images)
     for bits in BITS:
@@ -181,10 +178,10 @@ def pack(
 
 
 def write_weights(place: pathlib.Path, method: Method, step: int, *, bits: int = 23) -> None:
-    """Writes `weights.npz`: what inference needs of a run, without what training does.
+    """Writes `weights.npz`, the weights that inference needs.
 
-    All are float32, but for those of matrices and filters only `bits` bits after the leading one
-    are kept. Their first bytes come first, then their second ones and so on: so they compress.
+    Matrices and filters keep only `bits` bits after the leading one of each float32. First bytes of
+    all values come first, then second bytes and so on, so that they compress.
     """
     values = [variable.numpy() for variable in checkpoints.variables_of(method)]
     large = [value.ravel() for value in values if value.ndim > 1] or [np.zeros(0, np.float32)]
@@ -202,10 +199,10 @@ def write_weights(place: pathlib.Path, method: Method, step: int, *, bits: int =
 
 
 def compare_judges(run: pathlib.Path, place: pathlib.Path, images: np.ndarray) -> dict[str, float]:
-    """How far the judge of what ships is from that of the run; UserError if too far.
+    """Differences of the shipped judge from the run's; UserError if they are too large.
 
-    A familiarity is a sum of standard deviations of training images: 0.05 is little. What counts
-    is the decision, which was calibrated again.
+    Familiarity is a sum in standard deviations of training images: 0.05 is little. The decision
+    matters more, and was calibrated again.
     """
     ours, theirs = (tfvmf.load(each).embed(images, progress=False) for each in (run, place))
     found = {
@@ -213,7 +210,7 @@ def compare_judges(run: pathlib.Path, place: pathlib.Path, images: np.ndarray) -
         "decisions_that_differ": float((ours["accept"] != theirs["accept"]).mean()),
     }
     if found["familiarity"] > 0.05 or found["decisions_that_differ"] > 0.01:
-        raise UserError(f"the judge answers otherwise: {found}")
+        raise UserError(f"the judge gives other answers: {found}")
     return found
 
 
@@ -254,7 +251,7 @@ def failures(run: pathlib.Path) -> list[str]:
 
 
 def _pages(run: pathlib.Path) -> list[str]:
-    """What the suites wrote for people, below a heading of the third order."""
+    """The tables of the suites, with headings of the third level."""
     paths = sorted(run.glob("eval/**/table.md"))
     return [f"##{path.read_text(encoding='utf-8').strip()}" for path in paths]
 
@@ -289,7 +286,7 @@ def section(card: dict[str, Any], pages: Sequence[str]) -> str:
 
 
 def write_page() -> None:
-    """Writes docs/models.md of all shipped models."""
+    """Writes docs/models.md about all shipped models."""
     names = files.shipped_models()
     parts = [(files.SHIPPED / name / SECTION).read_text(encoding="utf-8") for name in names]
     files.write_text(PAGE, "\n".join([_INTRO, *parts]))

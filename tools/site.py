@@ -135,10 +135,10 @@ def modules() -> dict[str, pathlib.Path]:
 
 
 def reference(name: str, path: pathlib.Path) -> str:
-    """A page with the docstring of a module and, of each name in its `__all__`, the definition.
+    """A page with a module's docstring and the definition of each name in its `__all__`.
 
-    What a module exports may be imported when it is first used, so that mkdocstrings, which does
-    not run code, would not see it: the definition is looked for in the module and below it.
+    mkdocstrings does not run code, so it would not see names that a module imports on first use:
+    their definitions are looked for in the module and below it.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     lines = [f"# {name}", (ast.get_docstring(tree) or "").strip(), ""]
