@@ -1,21 +1,23 @@
-"""Lists which command made which number of the README and of docs/, and writes README's table.
+"""Lists which command made which number of the README and of docs/, and writes some tables.
 
     python docs/numbers.py           # the list
-    python docs/numbers.py --write   # makes README's table of results again from docs/data
-    python docs/numbers.py --paper=runs/reproduce/cpu   # puts what `reproduce` wrote into paper.md
+    python docs/numbers.py --write   # makes the tables and pictures of README, kappa.md, paper.md
 
-`docs/data/results_*.json` hold measured results, one file per column of the table: `title`,
-`commands` (in order), `machine` and `numbers`, by the names in `ROWS`. A test compares the README
-with them. The tables of the other pages are printed by the commands in `PAGES`.
+`docs/data/results_*.json` hold measured results, one file per column of README's table: `title`,
+`commands` (in order), `machine` and `numbers`, by the names in `ROWS`. The other JSON files there
+are measurements of `tfvmf reproduce --results=docs/data`: the source of kappa.md and paper.md. A
+test compares the pages with them. The tables of the other pages are printed by the commands in
+`PAGES`.
 """
 
 import json
 import pathlib
 import shutil
 import sys
+import tempfile
 from typing import Any
 
-from tfvmf.reproduction.experiments import EXPERIMENTS
+from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS
 
 HERE = pathlib.Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -35,15 +37,21 @@ ROWS = {
     "accuracy_all": ("accuracy of the probe at severity 5, all images", "{:.3f}"),
     "accuracy_accepted": ("the same, accepted images", "{:.3f}"),
 }
+# What kappa.md compares: title of a column, and its measurement.
+HEADS = {
+    "the paper's head": "corruption-simclr_vmf-1122-26481c0d6ac7.json",
+    "`fit-kappa`": "corruption-simclr_vmf-kappa-1-b96a8d7bb9dc.json",
+}
+# The runs of paper.md with three seeds, and the fingerprint of its pretrained encoder's file.
+REPEATED = ("simclr_vmf", "simclr_vmf-kappa", "mc_infonce")
+REFERENCE = "4beb75b4279fb64acb4b40297cefc8ec"
 # Page: what its numbers are, and the command that prints them.
 PAGES = {
-    "training.md": (
-        ("k-NN, spread, rank and kappa of eight methods", "python benchmarks/methods.py"),
-        ("time and memory of mc_infonce", "python benchmarks/mc_infonce.py"),
-    ),
+    "training.md": (("time and memory of mc_infonce", "python benchmarks/mc_infonce.py"),),
     "kappa.md": (
         ("recipes of the concentration head", "python -m studies.kappa.study --data_dir=DIR"),
-        ("the fitted head", "tfvmf fit-kappa RUN; tfvmf evaluate RUN-kappa --max_images=1000"),
+        ("what the head is taught by", "python -m studies.kappa.teaching --run=RUN --data_dir=DIR"),
+        ("two heads of one encoder", "tfvmf reproduce table3 --budget=cpu --data_dir=DIR"),
     ),
     "paper.md": (("tables and figures", "tfvmf reproduce all --budget=cpu --data_dir=DIR"),),
     "vmf.md": (("errors against mpmath", "python benchmarks/vmf_accuracy.py"),),
@@ -82,6 +90,20 @@ def table() -> str:
     return "\n".join([*lines, "", "```", *commands, "```"]) + "\n"
 
 
+def heads() -> str:
+    """The table of kappa.md: two heads of one encoder, by corruption."""
+    paths = [HERE / "data" / file for file in HEADS.values()]
+    found = [json.loads(path.read_text("utf-8"))["results"] for path in paths]
+    kinds = {"Spearman": ("spearman", "{:+.2f}"), "AUROC": ("auroc", "{:.3f}")}
+    titles = [f"{kind}, {head}" for kind in kinds for head in HEADS]
+    lines = [f"| corruption | {' | '.join(titles)} |", "| --- |" + " ---: |" * len(titles)]
+    for name in found[0]["spearman"]:
+        cells = [form.format(each[key][name]) for key, form in kinds.values() for each in found]
+        lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} |")
+    cells = [form.format(each[f"mean_{key}"]) for key, form in kinds.values() for each in found]
+    return "\n".join([*lines, f"| **mean** | {' | '.join(cells)} |"]) + "\n"
+
+
 def replace_results(page: pathlib.Path, text: str) -> None:
     """Puts text between the marks of a page."""
     before, mark, rest = page.read_text("utf-8").partition(BEGIN)
@@ -90,27 +112,40 @@ def replace_results(page: pathlib.Path, text: str) -> None:
     page.write_text(before + BEGIN + text + END + rest.partition(END)[2], "utf-8")
 
 
-def write_paper(workdir: pathlib.Path) -> None:
-    """Puts the tables and pictures of a reproduction into docs/paper.md."""
-    found = [name for name in EXPERIMENTS if (workdir / f"{name}.md").exists()]
-    if not found:
-        raise SystemExit(f"docs/numbers.py: --paper={workdir} has no results of tfvmf reproduce")
+def paper(directory: pathlib.Path) -> str:
+    """The tables and figures of paper.md, from docs/data; writes them into a directory, too."""
+    from tfvmf.reproduction import plan, reports  # they import TensorFlow
+
     sections = []
-    (HERE / "paper").mkdir(exist_ok=True)
-    for name in found:
-        text = "\n" + (workdir / f"{name}.md").read_text("utf-8")
-        sections.append(text.replace("\n#", "\n##").replace(f"]({name}.", f"](paper/{name}."))
-        shutil.copy(workdir / f"{name}.png", HERE / "paper" / f"{name}.png")
-    replace_results(HERE / "paper.md", "".join(sections))
+    for experiment in EXPERIMENTS.values():
+        for repeated in ({"seeds": 3, "repeat": REPEATED}, {}):
+            workspace = plan.Workspace(
+                budget=BUDGETS["cpu"],
+                directory=directory,
+                reference=REFERENCE,
+                results=str(HERE / "data"),
+                **repeated,
+            )
+            items = plan.make_plan(workspace, experiment).measurements
+            if all(item.done for item in items):
+                reports.write(experiment, workspace, reports.of_seeds(items, workspace))
+                text = "\n" + (directory / f"{experiment.name}.md").read_text("utf-8")
+                text = text.replace(f"]({experiment.name}.", f"](paper/{experiment.name}.")
+                text = text.replace(f"{reports.PAPER}\n\n", "")  # the page says it once
+                sections.append(text.replace("\n#", "\n##"))
+                break
+    return "".join(sections)
 
 
 def main() -> None:
-    """Prints the list; with --write or --paper, rewrites README's table or the page first."""
-    for given in sys.argv[1:]:
-        if given.startswith("--paper="):
-            write_paper(pathlib.Path(given.partition("=")[2]).expanduser())
+    """Prints the list; with --write, makes the tables and pictures first."""
     if "--write" in sys.argv[1:]:
         replace_results(README, table())
+        replace_results(HERE / "kappa.md", heads())
+        with tempfile.TemporaryDirectory() as made:
+            replace_results(HERE / "paper.md", paper(pathlib.Path(made)))
+            for picture in pathlib.Path(made).glob("*.png"):
+                shutil.copy(picture, HERE / "paper" / picture.name)
     for file, column in results().items():
         print(f"README.md: {column['title']} (docs/data/{file}, {column['machine']})")
         print("".join(f"  {command}\n" for command in column["commands"]))

@@ -83,6 +83,17 @@ def test_the_results_are_those_of_the_json_files(numbers):
     shown = README.partition(numbers.BEGIN)[2].partition(numbers.END)[0]
     assert shown == numbers.table(), "run `python docs/numbers.py --write`"
     assert "| k-NN accuracy" in shown
+    page = (ROOT / "docs" / "kappa.md").read_text("utf-8")
+    assert page.partition(numbers.BEGIN)[2].partition(numbers.END)[0] == numbers.heads()
+
+
+def test_the_papers_page_is_made_of_the_json_files(numbers, tmp_path):
+    page = (ROOT / "docs" / "paper.md").read_text("utf-8")
+    made = page.partition(numbers.BEGIN)[2].partition(numbers.END)[0]
+    assert made == numbers.paper(tmp_path), "run `python docs/numbers.py --write`"
+    assert "## Figure 1" in made
+    for picture in tmp_path.glob("*.png"):
+        assert (ROOT / "docs" / "paper" / picture.name).is_file()
 
 
 def test_a_number_without_a_meaning_is_refused(numbers, monkeypatch):
