@@ -3,7 +3,7 @@
 
   examples/multi_worker.py --workers=2 tfvmf train --strategy=multi_worker --workdir=runs/two
 
-For trying out what several machines would do; a machine with several GPUs is better served by
+This is for trying out what several machines would do; for several GPUs in one machine use
 --strategy=mirrored. Worker 0 writes to the terminal, the others to worker-1.log and so on in
 --logs. Ctrl-C and SIGTERM are passed on to all. Ends when all have ended, with the first exit code
 that is not 0. For several machines see docs/scaling.md. Needs nothing but Python.
@@ -33,7 +33,7 @@ def cluster(workers: int) -> list[str]:
 
 
 def main() -> int:
-    """Starts, passes signals on, waits."""
+    """Starts the workers, passes signals on and waits."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=2, help="how many processes")
     parser.add_argument("--logs", type=pathlib.Path, default=pathlib.Path(), help="directory")
@@ -51,7 +51,7 @@ def main() -> int:
                 env={**os.environ, "TF_CONFIG": config},
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C reaches them through here, once
+                start_new_session=True,  # Ctrl-C reaches them only once, through `pass_on`
             )
         )
 

@@ -5,7 +5,7 @@
     python examples/serving_client.py --server=localhost:8500 a.jpg b.png
 
 Sends the files as they are to the signature `serving_bytes`; prints one line per image. Needs
-nothing of tfvmf, and no TensorFlow: the few fields of its messages that matter are defined here.
+neither tfvmf nor TensorFlow: the few fields of the messages that matter are defined here.
 """
 
 import argparse
@@ -18,8 +18,8 @@ import grpc
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-# Name, number and type of fields: of tensorflow_serving/apis/{model,predict}.proto and
-# tensorflow/core/framework/{tensor,tensor_shape}.proto. A star repeats; maps are repeated pairs.
+# Name, number and type of fields from tensorflow_serving/apis/{model,predict}.proto and
+# tensorflow/core/framework/{tensor,tensor_shape}.proto. A star means repeated; maps are pairs.
 FIELDS = {
     "Dim": "size 1 int64",
     "Shape": "dim 2 *Dim",
@@ -30,7 +30,7 @@ FIELDS = {
     "Request": "model_spec 1 Spec, inputs 2 *Pair",
     "Response": "outputs 1 *Pair",
 }
-KINDS = {1: ("float_val", np.float32), 10: ("bool_val", np.bool_)}  # of tensors, by dtype
+KINDS = {1: ("float_val", np.float32), 10: ("bool_val", np.bool_)}  # tensors by their dtype
 STRING = 7
 
 

@@ -4,7 +4,7 @@
 
 The first argument is any MODEL: a shipped name, a run, an export or a .keras file. The images are
 300 of CIFAR-10's test split (30 per class, drawn with seed 0; Krizhevsky 2009, from TensorFlow
-Datasets `cifar10:3.0.2`), which are beside this file; the same, corrupted; and foreign ones: crops
+Datasets `cifar10:3.0.2`), which are next to this file; the same, corrupted; and foreign ones: crops
 of the two photographs (a flower, a temple) and digits that come with scikit-learn, stripes and
 noise. `--write_images=DATA_DIR` draws the 300 again from a prepared TFDS directory.
 """
@@ -33,13 +33,13 @@ PER_CLASS = 30
 # One of each family (noise, blur, weather, digital), chosen before any result was seen.
 CORRUPTIONS = ("gaussian_noise", "defocus_blur", "fog", "pixelate")
 FOREIGN = ("photo crops", "digits", "stripes", "noise")
-SHOWN = 9  # images of a group, evenly spaced from its most to its least certain one
+SHOWN = 9  # images per group, evenly spaced from the most to the least certain
 
 Outputs = dict[str, np.ndarray]
 
 
 def write_images(data_dir: str) -> None:
-    """Draws as many test images of each class."""
+    """Draws 30 test images of each class."""
     source = data.load_source("cifar10", "test", data_dir=data_dir, image_size=32)
     rng = np.random.default_rng(0)
     labels = np.asarray(source.labels)
@@ -89,12 +89,12 @@ def groups(clean: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def certainty(outputs: Outputs) -> np.ndarray:
-    """The confidence of each image or, of a model that is not calibrated, its kappa."""
+    """The confidence of each image, or its kappa if the model is not calibrated."""
     return outputs.get("confidence", outputs["concentration"])
 
 
 def table(found: dict[str, Outputs], labels: np.ndarray) -> Table:
-    """One row per group; accuracies where the model names classes, of images that have one."""
+    """One row per group; with accuracies if the model and the images have classes."""
     clean = certainty(found["clean"])
     rows: list[list[Cell]] = []
     for name, outputs in found.items():
@@ -118,7 +118,7 @@ def table(found: dict[str, Outputs], labels: np.ndarray) -> Table:
 
 
 def summary(found: dict[str, Outputs], labels: np.ndarray) -> list[str]:
-    """What the table says, in two sentences at most; none of a model that is not calibrated."""
+    """The table in up to two sentences; none if the model is not calibrated."""
     if "accept" not in found["clean"]:
         return []
     bad = [name for name in found if name.endswith(" 5")]

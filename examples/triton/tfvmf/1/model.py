@@ -13,12 +13,12 @@ import triton_python_backend_utils as triton
 
 
 class TritonPythonModel:
-    """What Triton calls: `initialize` once, then `execute` with the requests that it has joined."""
+    """Triton calls `initialize` once, then `execute` with requests that it has joined."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Loads the export that config.pbtxt names."""
         if int(np.__version__.split(".")[0]) > 1:
-            # A stub that was built for numpy 1 would hand over wrong pixels, without any error.
+            # A stub that was built for numpy 1 would pass wrong pixels, without an error.
             raise RuntimeError(f"numpy {np.__version__}: Triton's python backend needs numpy < 2")
         config = json.loads(args["model_config"])
         settings = {key: value["string_value"] for key, value in config["parameters"].items()}
@@ -27,7 +27,7 @@ class TritonPythonModel:
         self.run = load(settings["export"], settings["signature"], self.input)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One call for all; where that fails each alone, so that only the bad one gets an error."""
+        """Runs all requests in one call; if it fails, each alone, so that only a bad one fails."""
         given = [triton.get_input_tensor_by_name(each, self.input).as_numpy() for each in requests]
         try:
             joined = self.run(np.concatenate(given))
@@ -37,7 +37,7 @@ class TritonPythonModel:
             return [self.respond(outputs) for outputs in found]
         except Exception as error:
             if len(given) == 1:
-                wrong = type(error).__name__.startswith("InvalidArgument")  # of either runtime
+                wrong = type(error).__name__.startswith("InvalidArgument")  # in both runtimes
                 kind = triton.TritonError
                 code = kind.INVALID_ARG if wrong else kind.INTERNAL
                 return [triton.InferenceResponse(error=kind(str(error)[:300], code))]
