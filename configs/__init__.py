@@ -1,1 +1,1 @@
-"""Settings of runs that are worth a name: `tfvmf train --config=NAME` takes `NAME.py`."""
+"""Named settings of runs: `tfvmf train --config=NAME` uses `NAME.py`."""

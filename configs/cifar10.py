@@ -12,7 +12,7 @@ from tfvmf.config import default_config
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """All as in the paper."""
+    """The paper's settings."""
     config = default_config()
     config.name = "cifar10"
     config.epochs = 1000

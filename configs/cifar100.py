@@ -1,4 +1,4 @@
-"""The paper's run on CIFAR-100, whose kappa its OOD table uses: as configs/cifar10.py otherwise.
+"""The paper's CIFAR-100 run, whose kappa its OOD table uses: otherwise like configs/cifar10.py.
 
     tfvmf train --config=cifar100 --strategy=mirrored --data_dir=DIR
 
@@ -11,7 +11,7 @@ from tfvmf.configs import cifar10
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """configs/cifar10.py on other images."""
+    """The settings of configs/cifar10.py on CIFAR-100."""
     config = cifar10.get_config()
     config.name = "cifar100"
     config.data.source = "cifar100"

@@ -3,12 +3,12 @@
     tfvmf train --config=cifar10_cpu --data_dir=DIR
     tfvmf fit-kappa runs/cifar10_cpu-simclr_vmf
 
-58 minutes on 2 cores of an AMD Zen 5 with other work (550 images per second, which is 52
-minutes, when it had none), then 3 for the head. One run, seed 0, judged on the 10,000 test images:
-k-NN accuracy 0.791 (k = 20, 48,000 voters, one pass at 32 px), linear probe 0.820; a second run,
-with more work beside it, took 76 minutes and gave the same. The head that the second command fits:
-mean Spearman correlation -0.93 over the 18 corruptions (CIFAR-10-C protocol, generated; 2,000
-images), mean AUROC of single images, clean against severity 5, 0.860.
+58 minutes on 2 cores of a busy AMD Zen 5 (52 when idle, at 550 images per second), then 3 for the
+head. One run, seed 0, on the 10,000 test images: k-NN accuracy 0.791 (k = 20, 48,000 voters, one
+pass at 32 px), linear probe 0.820; a second run, on busier cores, took 76 minutes and gave the
+same. The head that the second command fits: mean Spearman correlation -0.93 over the 18 corruptions
+(CIFAR-10-C protocol, generated; 2,000 images), mean AUROC of single images, clean against
+severity 5, 0.860.
 """
 
 import ml_collections

@@ -3,8 +3,8 @@
     tfvmf train folder:/my/photos --config.minutes=60
 
 Images of 96x96 pixels, mirrored and recolored views, a ResNet-18 of width 32 whose first layers
-shrink the image as on ImageNet. A tenth of the training images is kept for calibration. Not run as
-a whole here; docs/photos.md says what a folder may hold.
+shrink the image as on ImageNet. A tenth of the training images is kept for calibration. Not run to
+the end here; docs/photos.md says what a folder may contain.
 """
 
 import ml_collections
@@ -13,7 +13,7 @@ from tfvmf.config import default_config
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """For some hundred to some ten thousand photographs."""
+    """For hundreds to tens of thousands of photographs."""
     config = default_config()
     config.name = "photos"
     config.epochs = 50

@@ -182,5 +182,5 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
     trained(tmp_path)
     (data,) = (tmp_path / "checkpoints").glob("*.data-*")
     data.write_bytes(data.read_bytes()[:1000])
-    with pytest.raises(UserError, match="its newest checkpoint is damaged"):
+    with pytest.raises(UserError, match="every checkpoint is damaged"):
         evaluation.subject_from_run(tmp_path)

@@ -101,7 +101,7 @@ def test_joint_training_with_wide_views(tmp_path):
 
 
 def test_the_encoders_own_directory_is_refused(encoder):
-    with pytest.raises(UserError, match="the encoder's own"):
+    with pytest.raises(UserError, match="the model's own"):
         posthoc.fit_kappa(encoder, encoder)
 
 

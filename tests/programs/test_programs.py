@@ -222,7 +222,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143
-    assert "all saved" in errors.splitlines()[-1]
+    assert "stopped and saved" in errors.splitlines()[-1]
     assert list((tmp_path / "run" / "checkpoints").glob("step-*.index"))
 
 

@@ -330,7 +330,7 @@ def test_what_cannot_be_served_is_refused(exported, tmp_path):
     with pytest.raises(UserError, match="was not calibrated"):
         serving.export_model(plain, tmp_path / "models", alpha=0.1)
     other = make_run(tmp_path / "other", **{"model.dimension": 5})
-    with pytest.raises(UserError, match="of another run"):
+    with pytest.raises(UserError, match="from another run"):
         serving.export_model(
             plain, tmp_path / "models", checkpoint=str(other / "checkpoints" / "step-7")
         )

@@ -79,7 +79,7 @@ def test_of_a_damaged_one_the_one_before_is_taken_and_people_are_told(run, part,
     else:
         assert len(lines) == 1
         assert "step-10 is damaged" in lines[0]
-        assert lines[0].endswith("taking step-9")
+        assert lines[0].endswith("trying step-9")
     # Going on overwrites it, and a damaged one counts for nothing when the oldest are removed.
     trained.checkpoints._keep = 1
     trained.save(9)
@@ -90,7 +90,7 @@ def test_of_a_damaged_one_the_one_before_is_taken_and_people_are_told(run, part,
 def test_when_all_are_damaged_nothing_is_trained_from_the_start(run):
     for path in paths(run):
         cut(run / f"{path}.index")
-    with pytest.raises(UserError, match="there is no earlier one that is not"):
+    with pytest.raises(UserError, match="every checkpoint is damaged"):
         Trained(run).restored()
 
 
@@ -185,7 +185,7 @@ def test_loading_takes_the_one_before_a_damaged_one(tmp_path, capsys):
     assert step == 7
     (line,) = capsys.readouterr().err.splitlines()
     assert "step-8 is damaged" in line
-    assert line.endswith("taking step-7")
+    assert line.endswith("trying step-7")
     with pytest.raises(UserError, match=r"--checkpoint=.*step-8 is damaged"):
         training.load_method(tmp_path, checkpoint=str(tmp_path / "checkpoints" / "step-8"))
 

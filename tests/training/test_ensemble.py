@@ -43,7 +43,7 @@ def test_members_of_other_seeds(tmp_path, monkeypatch):
 def test_an_unfinished_ensemble_is_named(tmp_path):
     config = tiny_config(epochs=1, **{"ensemble.num_members": 2})
     run_directory.write_or_check_config(tmp_path, config, {})
-    with pytest.raises(UserError, match="member 1 of 2 is not there yet"):
+    with pytest.raises(UserError, match="member 1 of 2 is not trained"):
         evaluation.subject_from_run(tmp_path)
 
 

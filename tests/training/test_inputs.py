@@ -134,7 +134,7 @@ def test_minutes_choose_epochs_and_give_the_bits_of_those_epochs(tmp_path, monke
     assert config.epochs == 2  # the caller's is left alone
     stored, _ = run_directory.read(tmp_path / "timed")
     assert (stored.epochs, stored.minutes) == (3, 1.0)  # 60 s / (10 s + 10 s)
-    assert "the same bits without measuring: train so 3" in capsys.readouterr().out
+    assert "to repeat this run exactly: train so 3" in capsys.readouterr().out
     training.train(tiny_config(epochs=3), tmp_path / "counted")
     timed, counted = weights(tmp_path / "timed"), weights(tmp_path / "counted")
     assert_equal_weights(timed, counted, rtol=0, atol=0)

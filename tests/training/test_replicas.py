@@ -232,7 +232,7 @@ def test_a_port_in_use_is_found_on_its_host_and_nobody_is_taken_for_a_worker(say
         threading.Thread(target=greet, daemon=True).start()
         with pytest.raises(UserError, match=r"worker 1 cannot listen .*in use"):
             strategies.meet(clusters[1], {}, timeout=1.0)
-        with pytest.raises(UserError, match=r"worker 1 at .* is missing \(somebody else"):
+        with pytest.raises(UserError, match=r"worker 1 at .* is missing \(another program"):
             strategies.meet(clusters[0], {}, timeout=1.0)
         stranger.shutdown(socket.SHUT_RDWR)
 
