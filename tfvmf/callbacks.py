@@ -1,4 +1,4 @@
-"""Callbacks for any Keras training of an encoder: what its directions and its kappa are worth."""
+"""Callbacks that measure an encoder's directions and kappa during any Keras training."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,12 +36,12 @@ class _EncoderMonitor(keras.callbacks.Callback):
         if not isinstance(outputs, dict) or "concentration" not in outputs:
             raise UserError(
                 f"{type(self).__name__}: {encoder.name} has no output concentration; pass "
-                "encoder=, a model as tfvmf.models.build_encoder makes it"
+                "encoder=, a model like those of tfvmf.models.build_encoder"
             )
         self._measure = self._watch(encoder)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Measures, and adds to the logs of the epoch."""
+        """Adds the measured values to the logs of the epoch."""
         if logs is not None and (epoch + 1) % self.every == 0:
             logs.update(self._measure())
 

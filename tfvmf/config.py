@@ -14,20 +14,20 @@ __all__ = ["RENAMED", "declared", "default_config", "differences", "flatten", "v
 _STRATEGIES = ("default", "mirrored", "multi_worker")
 
 SETTINGS: dict[str, Setting] = {
-    "name": Setting("default", "the first word of the run directory"),
-    "method": Setting("simclr_vmf", "what is trained"),
+    "name": Setting("default", "the first part of the run directory's name"),
+    "method": Setting("simclr_vmf", "the method to train"),
     "strategy": Setting("default", "how a batch is spread over devices", choices=_STRATEGIES),
     "seed": Setting(0, "seed of everything that is random", low=0),
     "epochs": Setting(100, "passes over the training images", low=1),
-    "minutes": Setting(0.0, "choose epochs to train for about so long; 0: take epochs", low=0),
+    "minutes": Setting(0.0, "chooses epochs to train for about this long; 0: use epochs", low=0),
     "batch_size": Setting(256, "images per step, over all replicas; each becomes views", low=2),
     "precision": Setting(
-        "float32", "in which layers compute", choices=("float32", "mixed_bfloat16")
+        "float32", "type in which layers compute", choices=("float32", "mixed_bfloat16")
     ),
     "data.source": Setting("digits", "digits, a TFDS name, folder:/path or npz:/path"),
     "data.train_split": Setting("train", "the split to train on"),
-    "data.eval_split": Setting("test", "the split for monitor and suites"),
-    "data.eval_source": Setting("", "labeled data for monitor and suites; empty: data.source"),
+    "data.eval_split": Setting("test", "the split for the monitor and evaluations"),
+    "data.eval_source": Setting("", "labeled data to evaluate on; empty: data.source"),
     "data.data_dir": Setting("", "where TFDS finds prepared data sets"),
     "data.image_size": Setting(32, "height and width of images", low=8, below=8193),
     "data.view_share": Setting(
@@ -35,7 +35,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "data.memory_limit_gib": Setting(2.0, "larger data sets are read from disk", low=0),
     "data.reserve": Setting(
-        0.0, "training images kept for calibration: a share if below 1, otherwise a number", low=0
+        0.0, "training images kept for calibration: a share if below 1, else a number", low=0
     ),
     "data.max_pixels": Setting(settings.MAX_PIXELS, "larger images are refused, undecoded", low=1),
     # See tfvmf.data.Augmentation for details and bounds.
@@ -61,15 +61,15 @@ SETTINGS: dict[str, Setting] = {
         parse=settings.parse_backbone,
     ),
     "model.weights": Setting(
-        "", "for applications: and hub:, instead of trained weights: none, or a .weights.h5 file"
+        "", "for applications: and hub:, replaces the trained weights: none, or a .weights.h5 file"
     ),
     # For networks that are not built in; found by rule if empty.
-    "model.input_range": Setting("", "pixels that it takes", choices=("", *settings.INPUT_RANGES)),
-    "model.feature_layer": Setting("", "the output or layer that is the features"),
+    "model.input_range": Setting("", "pixel range", choices=("", *settings.INPUT_RANGES)),
+    "model.feature_layer": Setting("", "the output or layer to use as features"),
     "model.level_layers": Setting(
         "", "layers that the concentration head sees, separated by commas; none: only the features"
     ),
-    "model.freeze_stages": Setting(0, "first stages that do not learn; 99: all of them", low=0),
+    "model.freeze_stages": Setting(0, "number of first stages to freeze; 99: all", low=0),
     "model.width": Setting(64, "channels of the network's first stage", low=1, below=4097),
     "model.stem": Setting("cifar", "first layers: small or large images", choices=settings.STEMS),
     "model.dimension": Setting(128, "length of the mean direction", low=2, below=65537),
@@ -78,39 +78,39 @@ SETTINGS: dict[str, Setting] = {
         0.0, "probability of dropping a channel or a hidden unit of a head", low=0, below=1
     ),
     "model.one_pass": Setting(
-        False, "all views of one size in one pass, with common batch statistics; or one by one"
+        False, "views of one size share a pass and its batch statistics; otherwise a pass per view"
     ),
     "concentration.align_weight": Setting(0.05, "weight of the alignment term", low=0),
     "concentration.penalty_weight": Setting(0.005, "weight of the l2 regularizer", low=0),
     "concentration.regularizer": Setting(
         "l2", "the paper's l2, or vmf: the exact -log C(kappa)", choices=settings.REGULARIZERS
     ),
-    "concentration.initial": Setting(0.0, "kappa of an untrained head; 0: the method's", low=0),
+    "concentration.initial": Setting(0.0, "kappa of an untrained head; 0: by method", low=0),
     "concentration.levels": Setting(
         "last", "what the head sees: the features, or all levels", choices=settings.LEVELS
     ),
     "concentration.view_kind": Setting(
-        "augment", "what kappa learns from: views, or also damaged", choices=("augment", "wide")
+        "augment", "kappa learns from views, or also from damaged ones", choices=("augment", "wide")
     ),
     "ensemble.num_members": Setting(1, "networks trained into one run directory", low=1),
     "ensemble.kind": Setting(
-        "seeds", "runs of other seeds, or ends of cycles of one run", choices=("seeds", "snapshot")
+        "seeds", "runs of different seeds, or cycle ends of one run", choices=("seeds", "snapshot")
     ),
     "optimizer.name": Setting(
         "adam", "adam, sgd, or muon at rates of about 0.03", choices=("adam", "sgd", "muon")
     ),
-    "optimizer.learning_rate": Setting(1e-3, "at its highest, after the warm-up", low=0),
-    "optimizer.backbone_rate": Setting(1.0, "backbone's rate, as a multiple of the heads'", low=0),
+    "optimizer.learning_rate": Setting(1e-3, "highest rate, after the warm-up", low=0),
+    "optimizer.backbone_rate": Setting(1.0, "the backbone's rate, relative to the heads'", low=0),
     "optimizer.momentum": Setting(0.9, "momentum of sgd and muon", low=0),
-    "optimizer.weight_decay": Setting(1e-6, "decoupled; not on biases and norms", low=0),
-    "optimizer.warmup_epochs": Setting(10.0, "in which the learning rate rises", low=0),
-    "monitor.every_epochs": Setting(5.0, "how often held-out images are seen; 0: never", low=0),
+    "optimizer.weight_decay": Setting(1e-6, "decoupled; not for biases and norms", low=0),
+    "optimizer.warmup_epochs": Setting(10.0, "epochs in which the learning rate rises", low=0),
+    "monitor.every_epochs": Setting(5.0, "interval of measurements; 0: never", low=0),
     "monitor.neighbors": Setting(20, "k of the k-NN accuracy", low=1),
-    "monitor.bank_images": Setting(10_000, "labeled images that vote", low=1),
-    "monitor.query_images": Setting(2_000, "images that are classified", low=1),
-    "checkpoint.every_epochs": Setting(1.0, "how often the state is saved", low=0.001),
-    "checkpoint.keep": Setting(3, "how many of the newest checkpoints stay", low=1),
-    "log_every_steps": Setting(10, "how often losses are logged", low=1),
+    "monitor.bank_images": Setting(10_000, "maximum number of labeled images that vote", low=1),
+    "monitor.query_images": Setting(2_000, "maximum number of images to classify", low=1),
+    "checkpoint.every_epochs": Setting(1.0, "interval of checkpoints", low=0.001),
+    "checkpoint.keep": Setting(3, "number of newest checkpoints to keep", low=1),
+    "log_every_steps": Setting(10, "interval of log lines", low=1),
 }
 
 # Settings with other names in version 0.1: {old: new}. Its run directories still load.

@@ -36,7 +36,7 @@ class Embedder:
 
 
 def _graphs(encoder: Encoder, dtype: tf.DType, scale: float) -> tuple[Encoder, Encoder]:
-    """The encoder as graphs of a batch of pixels from 0 to `scale`, and of its two halves."""
+    """Graphs of the encoder for pixels from 0 to `scale`: of a batch at once, and in two halves."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], dtype)])
     def whole(images: tf.Tensor) -> dict[str, tf.Tensor]:

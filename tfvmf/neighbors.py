@@ -9,7 +9,7 @@ _CHUNK = 1024
 def nearest(
     queries: np.ndarray, bank: np.ndarray, k: int, *, batch_size: int = _CHUNK
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines [Q, k], falling, and rows [Q, k] of the k nearest in `bank` [N, F] to each query."""
+    """Descending cosines [Q, k] and rows [Q, k] of each query's k nearest in `bank` [N, F]."""
     if not 1 <= k <= len(bank):
         raise ValueError(f"k must be between 1 and the {len(bank)} rows of the bank, not {k}")
     columns = tf.transpose(tf.math.l2_normalize(tf.constant(bank, tf.float32), axis=1))
@@ -31,7 +31,7 @@ def classify(
     k: int = 200,
     temperature: float = 0.5,
 ) -> np.ndarray:
-    """Classes [Q] by a vote of the k nearest in a bank, with weights exp(cosine / temperature)."""
+    """Classes [Q] by a vote of the k nearest in a bank, weighted by exp(cosine / temperature)."""
     cosines, rows = nearest(queries, bank, min(k, len(bank)))
     weights = np.exp((cosines - 1.0) / temperature)
     votes = np.zeros((len(queries), int(labels.max()) + 1))
@@ -46,7 +46,7 @@ def distance(queries: np.ndarray, bank: np.ndarray, *, k: int) -> np.ndarray:
 
 
 class Joined:
-    """The score as one more feature.
+    """Nearest neighbors with a score as an additional feature.
 
     Features become unit vectors u. The score s is standardized on the bank and given the spread
     of an average feature:
@@ -61,7 +61,7 @@ class Joined:
     """
 
     def __init__(self, bank: np.ndarray, scores: np.ndarray) -> None:
-        self._bank = _unit(bank)
+        self._bank = unit(bank)
         self.scale = spread(self._bank)
         self._mean, self._std = (float(f(scores, dtype=np.float64)) for f in (np.mean, np.std))
         self._bank_scores = self._scaled(scores)
@@ -74,7 +74,7 @@ class Joined:
         for start in range(0, len(queries), _CHUNK):
             part = slice(start, start + _CHUNK)
             gaps = self._scaled(scores[part])[:, None] - self._bank_scores
-            near = tf.matmul(_unit(queries[part]), columns) - 0.5 * tf.square(gaps)
+            near = tf.matmul(unit(queries[part]), columns) - 0.5 * tf.square(gaps)
             parts.append(1.0 - tf.math.top_k(near, k).values.numpy().mean(axis=1))
         return np.concatenate(parts)
 
@@ -86,9 +86,10 @@ class Joined:
 
 def spread(features: np.ndarray) -> float:
     """The root of the mean variance over the unit-normalized features [N, F]."""
-    return float(np.sqrt(_unit(features).var(axis=0, dtype=np.float64).mean()))
+    return float(np.sqrt(unit(features).var(axis=0, dtype=np.float64).mean()))
 
 
-def _unit(features: np.ndarray) -> np.ndarray:
+def unit(features: np.ndarray) -> np.ndarray:
+    """Features [N, F] scaled to unit length."""
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     return (features / np.maximum(lengths, 1e-12)).astype(np.float32)

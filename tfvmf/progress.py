@@ -1,4 +1,4 @@
-"""What a terminal shows: a bar with time left, or plain lines in a log file; and text, as text."""
+"""Progress, as a bar on a terminal or as lines in a log file, and text that is safe to print."""
 
 import io
 import sys
@@ -9,7 +9,7 @@ import tqdm
 
 
 def printable(text: str) -> str:
-    r"""Text for a terminal, with codes in place of characters that are not visible.
+    r"""Text for a terminal, with escape codes in place of invisible characters.
 
     >>> print(printable("red \x1b[31m"))
     red \x1b[31m

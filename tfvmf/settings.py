@@ -1,4 +1,4 @@
-"""What a setting is: its default, its bounds and what it means. Nothing here needs TensorFlow."""
+"""Settings: their default, bounds and meaning. Nothing here needs TensorFlow."""
 
 import dataclasses
 import difflib
@@ -32,7 +32,7 @@ INPUT_RANGES = {
     "caffe": None,
     "torch": None,
 }
-MAX_PIXELS = 2**26  # of an image, by default: 64 megapixels
+MAX_PIXELS = 2**26  # default limit for an image: 64 megapixels
 # Choices of settings whose modules need TensorFlow.
 AGGREGATIONS = ("mean_log", "logmeanexp")
 LEVELS = ("last", "all")

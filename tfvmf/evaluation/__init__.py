@@ -1,9 +1,9 @@
-"""Suites: what an encoder and its data are worth, in numbers, tables and plots.
+"""Suites that measure an encoder on data, with numbers, tables and plots.
 
     subject = evaluation.subject_from_run("runs/mine")  # or Subject(encoder=..., train=, test=)
     results = evaluation.cifar10c(subject, max_images=1000)
 
-Every suite of `SUITES` is a function here. TensorFlow is imported on first use.
+Every suite of `SUITES` is a function of this package. TensorFlow is imported on first use.
 """
 
 import importlib

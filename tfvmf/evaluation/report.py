@@ -69,9 +69,9 @@ def compare(runs: Sequence[str | pathlib.Path], *, output: str | pathlib.Path = 
     """Writes a page with the results of several runs side by side; returns its path.
 
     Args:
-        runs: Run directories, whose `eval` is read, or the newest `eval/sampleN` where that is
-            empty; or directories of results.
-        output: Directory of `compare.html`; by default that of the first run's results.
+        runs: Run directories, whose `eval` is read or, if it is empty, the newest `eval/sampleN`;
+            or directories of results.
+        output: Directory of `compare.html`; by default the first run's directory of results.
     """
     places = [pathlib.Path(run).expanduser() for run in runs]
     if len(set(places)) < 2 or len(set(places)) < len(places):
@@ -158,7 +158,7 @@ def _results(directory: pathlib.Path) -> dict[str, Results]:
 def _about(
     directory: pathlib.Path, identity: Mapping[str, Any]
 ) -> tuple[dict[str, Results], list[str]]:
-    """A directory's results about one subject; notes on those about another, or damaged."""
+    """A directory's results about one subject, and notes on those that are left out."""
     found = _results(directory)
     measured = {n: each for n, each in found.items() if each and identity.items() <= each.items()}
     others = ", ".join(name for name in found if name not in measured)

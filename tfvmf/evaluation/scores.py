@@ -60,8 +60,7 @@ SCORES = {
 JUDGED = ("familiarity", "confidence")
 _ONE_PASS = ("kappa", "feature_norm")
 NO_JUDGE = (
-    "a calibrated run: one that was trained with --config.data.reserve=0.1, at the checkpoint that "
-    "it was calibrated at, the last one"
+    "a calibrated run: one that was trained with --config.data.reserve=0.1, at its last checkpoint"
 )
 
 
@@ -77,7 +76,7 @@ class Uncertainty:
       Batch norm stays in inference mode.
 
     All images share the random views and masks, so scores do not depend on batching, and a clean
-    image and its corrupted copy are compared under the same draws.
+    image and its corrupted copy are compared with the same draws.
 
     Args:
         members: An encoder, or several. All scores but `ensemble` use the first.

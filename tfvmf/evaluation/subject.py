@@ -35,7 +35,7 @@ Load = Callable[[str, str], Source]
 class Subject:
     """An encoder and its data, ready to be measured: `evaluation.failure(Subject(...))`.
 
-    Suites share what they compute of it (embeddings, the linear probe).
+    Suites share what they compute (embeddings, the linear probe).
 
     Attributes:
         encoder: Maps images [B, H, W, 3] in [0, 1] to `features` [B, F], `mean_direction` [B, d]
@@ -46,12 +46,12 @@ class Subject:
         probabilistic: Whether the concentration is trained, and so the main score.
         augmentation: Makes the views for the score and the suite `agreement`.
         classifier: Maps features [B, F] to logits [B, C], if trained with labels.
-        predicted_cosine: Maps kappa to E[cos] of two views; a ValueError if there is none.
+        predicted_cosine: Maps kappa to E[cos] of two views; raises ValueError if it is unknown.
         judge: Familiarity and decision of a calibrated encoder.
         load: Maps a spec for `data.load_source` and a split to a source of this image size.
         reserve: Opens labeled images outside `train` and `test`, if there are any.
         trained_on: Name of the training data, if known.
-        metrics: Lines logged in training, {name: value}; for an ensemble with their `member`.
+        metrics: Lines logged in training, {name: value}; for an ensemble also with `member`.
         directory: Where suites write; None to write nothing.
         workdir: The run directory it was loaded from, if any.
         facts: Entries for the results of every suite (`step`, `checkpoint`).
@@ -106,7 +106,7 @@ class Subject:
         return self.keep(("sample", self.test, count), make)
 
     def identity(self) -> dict[str, Any]:
-        """Identifies the subject in results; results with the same identity share a page."""
+        """Names the subject in results; results with the same identity share a page."""
         return {"data": self.test.name, "method": self.name, **self.facts}
 
     @property
@@ -172,7 +172,7 @@ class Subject:
         return found if len(found) == len(names) else self.measure(source, options)
 
     def open(self, source: str | Source, split: str = "test", *, sample: int = 0) -> Source:
-        """Opens further data by name, or takes a source; at most `sample` images of it if not 0."""
+        """Opens data by name, or takes a source; draws at most `sample` images if it is not 0."""
         if isinstance(source, str):
             if self.load is None:
                 raise UserError(f"{source}: the subject cannot load data by name: pass a source")
@@ -210,14 +210,14 @@ def subject_from_run(
     directory: str | pathlib.Path | None = None,
     trust_model: bool = False,
 ) -> Subject:
-    """Loads a trained run to be measured. Its data are opened on first use.
+    """Loads a trained run as a subject. Its data are opened on first use.
 
     Args:
         workdir: The run directory, or the name of a shipped model.
         checkpoint: One of its checkpoints; the newest by default.
         data: A spec for `data.load_source`; by default the evaluation data of training.
         data_dir: Replaces the run's directory of TFDS data sets.
-        max_pixels: Replaces the run's; larger images are rejected.
+        max_pixels: Replaces the run's limit; larger images are rejected.
         directory: Where suites write; `<workdir>/eval`, or `runs/NAME/eval` for a shipped model.
         trust_model: See `tfvmf.load`.
     """
@@ -225,7 +225,7 @@ def subject_from_run(
     members = training.load_members(workdir, trust_model=trust_model)
     if members:
         if checkpoint:
-            why = "an ensemble is evaluated at the last one of each member"
+            why = "an ensemble is evaluated at the last checkpoint of each member"
             raise UserError(f"checkpoint={checkpoint}: {why}")
         method, step = members[0]
         config, name = method.config, f"{len(members)} members"

@@ -1,4 +1,4 @@
-"""Methods by name. A new one is a file and a line here; nothing here imports TensorFlow."""
+"""Methods by name. A new one is a file, and a line here; nothing here imports TensorFlow."""
 
 import contextlib
 import difflib

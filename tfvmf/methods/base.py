@@ -39,7 +39,7 @@ class StepContext(NamedTuple):
     """The state of training, the same on every replica."""
 
     seed: tf.Tensor | tuple[int, int] = (0, 0)  # the run's seed and the step
-    epoch: tf.Tensor | float = 0.0  # completed epochs, with fractions
+    epoch: tf.Tensor | float = 0.0  # completed epochs, fractional
     training: bool = True  # whether models are in training mode; otherwise nothing is updated
 
 
@@ -51,8 +51,8 @@ def view_seeds(
 ) -> tf.Tensor:
     """Seeds [V * B, 2] of the numbered views of one replica's share [B, ...] of a batch.
 
-    They depend only on `seed` (the run's, and the step), the position in the global batch and the
-    view, not on replicas.
+    They depend on `seed` (the run's seed and the step), the position in the global batch and the
+    number of the view, not on the replica.
     """
     rows = tf.shape(images)[0]
     positions = distribute.replica_id() * rows + tf.range(rows)
@@ -64,8 +64,8 @@ class Objective(NamedTuple):
     """The results of a method for a batch."""
 
     terms: Terms  # terms of its own loss, to be added
-    # For each view the cosine [B] of its direction with the one that the method aligns it with, and
-    # the encoder's outputs, with `concentration` [B] if its head ran.
+    # For each view, the cosine [B] of its direction with the one that the method aligns it to, and
+    # the encoder's outputs, with `concentration` [B] if the head ran.
     cosines: Sequence[tf.Tensor] = ()
     outputs: Sequence[dict[str, tf.Tensor]] = ()
 
@@ -89,7 +89,7 @@ class Method(abc.ABC):
     explicit: ClassVar[bool] = True  # whether the paper's alignment and penalty train kappa
     learns_directions: ClassVar[bool] = True  # if false, only the concentration head changes
     relative_cost: ClassVar[float] = 1.0  # time of a step relative to SimCLR
-    backbone: models.Backbone  # what the encoder was last built on; not set if one is given
+    backbone: models.Backbone  # the built encoder's; not set if an encoder is given
     takes: str = "images"  # input of the encoder: `images` or `features`
     kappa_note: str = ""  # a caveat for readers of kappa
 
@@ -109,7 +109,7 @@ class Method(abc.ABC):
         wide = self.probabilistic and self.explicit and config.concentration.view_kind == "wide"
         self.num_wide_views = int(wide)
         if wide:
-            note = "of damaged views kappa was taught the cosine with an undamaged one"
+            note = "for damaged views, kappa was taught the cosine with an undamaged one"
             self.kappa_note = "; ".join(filter(None, (type(self).kappa_note, note)))
         self.models: dict[str, keras.Layer] = {}
         self.models["encoder"] = encoder or self.build_encoder(concentration=self.probabilistic)
@@ -150,7 +150,7 @@ class Method(abc.ABC):
         return kinds
 
     def after_step(self, context: StepContext) -> None:
-        """Updates what has no gradient, after the optimizer; outside of the replicas."""
+        """Updates variables without a gradient; called after the optimizer, outside of replicas."""
         del context  # AutoGraph needs a statement
 
     @property
@@ -187,7 +187,7 @@ class Method(abc.ABC):
         return "" if self.backbone.built_in else self.backbone.describe(size)
 
     def check_images(self) -> None:
-        """Raises UserError if images have another size than the backbone's."""
+        """Raises UserError if the backbone takes images of another size."""
         size, given = self.backbone.image_size, self.config.data.image_size
         if size not in (None, given):
             raise UserError(
@@ -200,7 +200,7 @@ class Method(abc.ABC):
         self.backbone.keep(workdir / _BACKBONE_FILE)
 
     def predicted_cosine(self, kappa: tf.Tensor) -> tf.Tensor:
-        """E[cos] of two views where the loss is smallest for kappa; ValueError if there is none."""
+        """The E[cos] of two views for which `kappa` is optimal; ValueError if there is none."""
         config = self.config.concentration
         if not (self.probabilistic and self.explicit):
             raise ValueError(f"{self.config.method} does not learn kappa from a cosine")
@@ -215,7 +215,7 @@ class Method(abc.ABC):
     ) -> Terms:
         """The terms of the loss, their sum as `loss`, and values to log: means of the replica."""
         own = len(views) - self.num_wide_views
-        with models.dropout_masks(None):  # only where `encode` gives seeds
+        with models.dropout_masks(None):  # dropout only where `encode` sets seeds
             objective = self.objective(views[:own], labels, context)
             cosines, outputs = list(objective.cosines), objective.outputs
             if self.num_wide_views:
@@ -247,7 +247,7 @@ class Method(abc.ABC):
         self.backbone = self.build_backbone()
         # The paper's l2 penalty puts kappa between 0 and 5: softplus(0) is a good start. Other
         # losses have the scale of d: at kappa = d, E[mu.x] = 0.62 in any high dimension, and at
-        # softplus(0) samples are nearly uniform, and teach nothing.
+        # softplus(0) samples are nearly uniform, and kappa learns nothing.
         paper = self.explicit and config.concentration.regularizer == "l2"
         initial = math.log(2.0) if paper else float(config.model.dimension)
         return models.build_encoder(
@@ -312,7 +312,7 @@ class Method(abc.ABC):
 
         The encoder is in inference mode. All views are one batch for the head; if normalized
         separately, wide views would look like ordinary ones. The cosine of a view is its mean
-        cosine with the other ordinary views, which come first. Those in `skip` are only targets.
+        cosine with the other ordinary views, which come first. Views in `skip` are only targets.
         """
         frozen = self.frozen_outputs(tf.concat(views, axis=0))
         mu = tf.split(tf.stop_gradient(frozen["mean_direction"]), len(views))

@@ -40,7 +40,7 @@ class MCInfoNCE(Method):
     settings: ClassVar[dict[str, Setting]] = {
         "temperature": Setting(0.5, "temperature of the softmax over samples", above=0),
         "num_samples": Setting(64, "samples of each distribution", low=1),
-        "aggregation": Setting("mean_log", "how samples are joined", choices=AGGREGATIONS),
+        "aggregation": Setting("mean_log", "how samples are combined", choices=AGGREGATIONS),
     }
     term_names: ClassVar[tuple[str, ...]] = ("contrastive",)
     explicit: ClassVar[bool] = False

@@ -95,11 +95,11 @@ class BYOL(SimSiam):
         target = self.models["target"] = models.copy_without_concentration(self.encoder)
         source = models.without_concentration(self.encoder)
         target.set_weights(source.get_weights())
-        # Pairs of a target's weight and the encoder's.
+        # Pairs of a weight of the target and the encoder's weight.
         self._averaged = list(
             zip(target.trainable_variables, source.trainable_variables, strict=True)
         )
-        for variable in target.trainable_variables:  # its layers stay in training mode
+        for variable in target.trainable_variables:  # `target.trainable` would end training mode
             variable.trainable = False
 
     @classmethod
@@ -125,6 +125,6 @@ class BYOL(SimSiam):
             distribute.update(target, lambda t, w: keep * t + (1.0 - keep) * w, source)
 
     def momentum(self, epoch: tf.Tensor | float) -> tf.Tensor:
-        """The share of the target that a step keeps, from the configured one up to 1 at the end."""
+        """The share of the target that a step keeps; rises from the configured one to 1."""
         done = tf.minimum(tf.cast(epoch, tf.float32) / self.config.epochs, 1.0)
         return 1.0 - (1.0 - self.config.byol.momentum) * (tf.cos(math.pi * done) + 1.0) / 2.0

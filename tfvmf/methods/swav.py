@@ -23,14 +23,14 @@ class SwAV(Method):
     settings: ClassVar[dict[str, Setting]] = {
         "num_prototypes": Setting(128, "directions that stand for clusters", low=2),
         "temperature": Setting(0.1, "temperature of the softmax over prototypes", above=0),
-        # 0.05 on ImageNet; on small data sets that gives nearly equal shares to all prototypes, and
+        # 0.05 on ImageNet; on small data sets, it gives nearly equal shares to all prototypes, and
         # the loss stays at log(num_prototypes).
-        "sinkhorn_epsilon": Setting(0.02, "small values assign hard", above=0),
+        "sinkhorn_epsilon": Setting(0.02, "softness of the assignments", above=0),
         "sinkhorn_iterations": Setting(3, "rounds of Sinkhorn's algorithm", low=1),
-        "freeze_epochs": Setting(1.0, "the prototypes do not move at first", low=0),
+        "freeze_epochs": Setting(1.0, "first epochs, in which the prototypes are fixed", low=0),
         "queue_length": Setting(0, "past directions per view in the assignment", low=0),
-        "queue_start_epochs": Setting(0.0, "when the queue starts", low=0),
-        "num_local_views": Setting(0, "small crops beside the two views (multi-crop)", low=0),
+        "queue_start_epochs": Setting(0.0, "epochs before the queue is used", low=0),
+        "num_local_views": Setting(0, "small crops besides the two views (multi-crop)", low=0),
         "local_size": Setting(16, "height and width of local views", low=8),
         "local_crop_min": Setting(0.05, "smallest local crop, as a share of the area"),
         "local_crop_max": Setting(0.2, "largest local crop, as a share of the area"),

@@ -13,7 +13,7 @@ class VISimSiam(SimSiam):
 
         loss = -1/(2 d) mean(log vMF(stop(mu_2); p_1, kappa_1) + log vMF(stop(mu_1); p_2, kappa_2))
 
-    with log vMF(x; p, kappa) = log C_d(kappa) + kappa p.x, smallest at A_d(kappa) = E[p.x]. A fixed
+    with log vMF(x; p, kappa) = log C_d(kappa) + kappa p.x, largest at A_d(kappa) = E[p.x]. A fixed
     kappa gives SimSiam. The division by d balances kappa, which grows with d. Nakamura et al.
     (arXiv 2203.11437) use the power spherical distribution, which is easier to compute.
     """

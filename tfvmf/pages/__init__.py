@@ -1,4 +1,4 @@
-"""Pages that open from disk: one style, nothing from the network, and every value is text."""
+"""HTML pages that open from disk, load nothing from the network and escape all values."""
 
 import base64
 import hashlib
@@ -12,7 +12,7 @@ _HERE = pathlib.Path(__file__).parent
 
 
 def render(template: str, **values: Any) -> str:
-    """A page as HTML, from a template of this folder. All values are text: Jinja2 escapes them."""
+    """A page as HTML, from a template of this folder; Jinja2 escapes all values."""
     # Strict: a misspelled name in a template is an error, not a blank.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
@@ -26,9 +26,9 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def address(content: bytes, kind: str = "png") -> str:
-    """A picture as a data URL."""
-    return f"data:image/{kind};base64," + base64.b64encode(content).decode("ascii")
+def address(content: bytes) -> str:
+    """A PNG file as a data URL."""
+    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
 
 
 def _script(name: str) -> markupsafe.Markup:
@@ -37,6 +37,6 @@ def _script(name: str) -> markupsafe.Markup:
 
 
 def _script_hash(name: str) -> str:
-    """The hash by which a page's policy permits only that script."""
+    """The hash by which a page's policy permits only this script."""
     digest = hashlib.sha256(_script(name).encode("utf-8")).digest()
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"

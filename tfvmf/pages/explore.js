@@ -4,7 +4,7 @@ const $ = (id) => document.getElementById(id);
 const V = JSON.parse($("values").textContent);
 const TITLES = { concentration: "certainty (kappa)", familiarity: "familiarity", confidence: "confidence", class_probability: "class probability" };
 const N = V.rows, ROWS = d3.range(N), SCORES = Object.keys(TITLES).filter((name) => name in V.scores);
-// A label that is a number says nothing about a class that has a name.
+// Numbers as labels cannot be compared with names of classes.
 const numbered = (column) => column.every((number) => number < 0 || /^\d+$/.test(V.classes[number]));
 const BOTH = V.label && V.class && numbered(V.label) === numbered(V.class);
 const CONFIDENCE = V.scores.confidence;
@@ -147,7 +147,7 @@ function draw() {
     pen.strokeStyle = "#111"; pen.lineWidth = 1;
     for (const row of inside) if (state.listed.has(row)) { pen.beginPath(); pen.arc(px(row), py(row), radius + 1.2, 0, 2 * Math.PI); pen.stroke(); }
   }
-  if (view.k > 2 && shown.length <= 300) {  // near enough: pictures with a frame in their color
+  if (view.k > 2 && shown.length <= 300) {  // zoomed in: pictures with a frame in their color
     const side = Math.min(64, Math.max(24, 0.42 * Math.sqrt((width * height) / (shown.length + 1))));
     for (const row of shown) {
       const image = drawable(row);
@@ -477,7 +477,7 @@ function fill() {
   } else {
     const rows = ordered(), values = V.scores[state.sort];
     total = rows.length;
-    about = total ? "" : state.tab === "list" ? "The list is empty: draw a lasso on the map, or put images on it one by one." : "No image passes the filter.";
+    about = total ? "" : state.tab === "list" ? "The list is empty: draw a lasso on the map, or put single images on it." : "No image passes the filter.";
     gallery.replaceChildren(element("div", { className: "grid" }, ...rows.slice(0, state.limit).map((row) => shot(row, values && fixed(values[row])))));
   }
   $("about").textContent = about;

@@ -1,4 +1,4 @@
-"""What is fitted to a trained encoder: a concentration head, familiarity, a decision, a probe."""
+"""Fitted to a trained encoder: a concentration head, familiarity, a decision, a probe."""
 
 import importlib
 from typing import Any

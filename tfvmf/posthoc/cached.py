@@ -1,7 +1,7 @@
 """Training on vectors of views that were embedded once: an epoch takes seconds.
 
-Forward passes of a frozen encoder are nearly all the work of fitting a head. With cached views they
-are done once, and a step draws among them. Features cached elsewhere work the same way.
+The forward passes of the frozen encoder are nearly all the work of fitting a head. With cached
+views, they are done once. Features cached elsewhere work the same way.
 """
 
 import contextlib
@@ -37,8 +37,6 @@ from tfvmf.training.monitor import spread
 _BATCH = 250
 _GIB = 2**30
 
-Kind = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # images and seeds -> views
-
 
 @dataclasses.dataclass(frozen=True)
 class CachedViews:
@@ -46,9 +44,9 @@ class CachedViews:
 
     Attributes:
         array: float32 [N, V, D], in memory or on disk; the image itself comes first, if present.
-        ordinary: Number of ordinary views of each image.
+        ordinary: Number of ordinary views per image.
         wide: Number of damaged views (`damaged_views`), after the ordinary ones.
-        places: Row of each image in `array` [N], if that is on disk in another order.
+        places: Row of each image in `array` [N], if it is on disk in another order.
     """
 
     array: np.ndarray
@@ -127,7 +125,7 @@ def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
         source = source.subset(np.sort(rows))
     ordinary = config.fit_kappa.cache_views
     wide = ordinary if config.concentration.view_kind == "wide" else 0
-    # For a run that is already finished.
+    # Replaced by `prepare`, which is not called for a finished run.
     embedded = [CachedViews(np.zeros((1, 1, 1), np.float32), 1, 0)]
 
     def prepare(method: Method) -> None:
@@ -144,9 +142,9 @@ def view_inputs(config: ml_collections.ConfigDict) -> Inputs:
 
 
 def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int) -> CachedViews:
-    """Embeds every image and views of it (`FitKappa.to_cache`), or loads those of an earlier fit.
+    """Embeds all images and their views (`FitKappa.to_cache`), or loads those of an earlier fit.
 
-    They depend on the run's seed and the index; above `data.memory_limit_gib` they stay on disk.
+    Views depend on the run's seed and the index. Above `data.memory_limit_gib`, they stay on disk.
     """
     config = method.config
     augmentation = augmentation_from_config(config)
@@ -159,7 +157,7 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
         tf.TensorSpec([], tf.int32),
     ]
 
-    def embedding(kind: Kind) -> Callable[..., tf.Tensor]:
+    def embedding(kind: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         @tf.function(input_signature=signature)
         def embed(images: tf.Tensor, rows: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
             seeds = counter_random.example_seeds(config.seed, 0, rows, number)
@@ -200,7 +198,7 @@ def embed_views(method: FitKappa, source: data.Source, ordinary: int, wide: int)
 
 
 def _identity(method: FitKappa, source: data.Source, ordinary: int, wide: int) -> str:
-    """A hash of what views depend on: images, settings, weights, choice of layers."""
+    """A hash of all that the vectors depend on: images, settings, weights, choice of layers."""
     config = method.config
     frozen = models.frozen_outputs(method.encoder)
     chosen = ["0.2 with crops", config.seed, config.data.image_size, config.concentration.levels]
@@ -217,7 +215,7 @@ def _identity(method: FitKappa, source: data.Source, ordinary: int, wide: int) -
 
 
 def feature_inputs(config: ml_collections.ConfigDict) -> Inputs:
-    """Features cached elsewhere; the run is monitored on those of held-out images."""
+    """Features cached elsewhere; the run is monitored on held-out ones."""
     path = config.fit_kappa.model
     train, held_out = load_features(path, memory_limit=memory_limit(config))
     count = train.ordinary + train.wide
@@ -245,14 +243,14 @@ class FeatureMonitor:
         kappa = outputs["concentration"].numpy()
         mu = outputs["mean_direction"].numpy().reshape(count, views, -1)
         cosines = np.einsum("nvd,nwd->nvw", mu, mu)
-        others = (cosines.sum(axis=2) - 1.0) / (views - 1)  # of each view with the others
+        others = (cosines.sum(axis=2) - 1.0) / (views - 1)  # mean cosine of a view with the others
         values = {
             "eval_kappa": float(kappa.mean()),
             "eval_kappa_std": float(kappa.std()),
             "eval_cosine": float(others.mean()),
             **spread(mu.reshape(count * views, -1)),
         }
-        with contextlib.suppress(ValueError):  # with weights for which kappa has no scale
+        with contextlib.suppress(ValueError):  # for weights with which kappa predicts no cosine
             predicted = self._method.predicted_cosine(outputs["concentration"]).numpy()
             values["eval_error"] = float(np.abs(predicted - others.ravel()).mean())
         return values
@@ -313,20 +311,15 @@ def _read(archive: Archive, key: str, *, least: int, limit: int) -> np.ndarray:
     """One array as float32 [N, V, F]; every vector is finite and has a direction."""
     where = f"{archive.path}: '{key}'"
     shape = _checked(archive, key, least=least)
-    _check_memory(shape, limit, where, "save fewer images or views")
+    if (size := 4 * math.prod(shape)) > limit:
+        raise UserError(
+            f"{where} needs {size / _GIB:.1f} GiB of memory, more than "
+            f"--config.data.memory_limit_gib={limit / _GIB:g}: raise it, or save fewer images or "
+            "views"
+        )
     values = archive.read(key).astype(np.float32)
     bad = ~np.isfinite(values).all(axis=2) | (np.abs(values).max(axis=2) == 0)
     if bad.any():
         image, view = np.argwhere(bad)[0]
         raise UserError(f"{where}: view {view} of image {image} is not finite, or all zeros")
     return values
-
-
-def _check_memory(shape: tuple[int, ...], limit: int, where: str, remedy: str) -> None:
-    """Raises UserError if float32 vectors of a shape would take more than `limit` bytes."""
-    needed = 4 * math.prod(shape)
-    if needed > limit:
-        raise UserError(
-            f"{where} need {needed / _GIB:.1f} GiB of memory, more than "
-            f"--config.data.memory_limit_gib={limit / _GIB:g}: raise it, or {remedy}"
-        )

@@ -8,13 +8,13 @@ import tensorflow as tf
 from tfvmf.errors import UserError
 
 _LEAST = 20
-# One in this many calibration images makes the p-values. With one in two, fewer would be left for
-# the rank: over five splits, false rejections varied by 0.9 instead of 0.3 %, for no gain.
+# One in this many calibration images gives the p-values, the others the rank. With one in two,
+# false rejections varied by 0.9 instead of 0.3 % over five splits, for no gain.
 _SHARE = 4
-# A score counts as equal to a calibration image's where rounding could have made the difference, in
-# units of the calibration's deviation: so all runtimes give an image the same rank.
+# Scores that differ by less, in standard deviations of the calibration scores, count as equal:
+# despite rounding, all runtimes give an image the same rank.
 _TIE = 1e-4
-_WEIGHTS = (1.0, 2.0)  # of kappa and familiarity, by validation shifts; studies/familiarity
+_WEIGHTS = (1.0, 2.0)  # of kappa and familiarity, chosen on validation shifts; studies/familiarity
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,7 +40,7 @@ class Decision:
         concentration: float32 [n], ascending: kappas of the quarter.
         familiarity: float32 [n], ascending: familiarities of the quarter; [0] if there are none.
         joined: float32 [m], ascending: t of the other images.
-        weights: float32 [2], those of both logarithms in t.
+        weights: float32 [2]: weights of both logarithms in t.
         alpha: Share of in-distribution images that may be rejected.
     """
 
@@ -105,16 +105,11 @@ def _joined(tables: list[np.ndarray], scores: list[tf.Tensor], weights: np.ndarr
     """The weighted sum [B] of the log p-values of the scores, with tails."""
     parts = []
     for table, score, weight in zip(tables, scores, weights, strict=False):
-        score = _finite_or_below(score)
+        score = tf.cast(score, tf.float32)
+        score = tf.where(tf.math.is_nan(score), -np.inf, score)
         below = tf.nn.relu(table[0] - score) / max(float(table.std()), 1e-6)
         parts.append(float(weight) * (tf.math.log(_p_value(table, score)) - below))
     return tf.add_n(parts)
-
-
-def _finite_or_below(score: tf.Tensor) -> tf.Tensor:
-    """Scores [B] in float32; NaN becomes the lowest."""
-    score = tf.cast(score, tf.float32)
-    return tf.where(tf.math.is_nan(score), -np.inf, score)
 
 
 def _p_value(table: np.ndarray, score: tf.Tensor) -> tf.Tensor:

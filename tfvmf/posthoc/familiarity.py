@@ -11,6 +11,7 @@ import tensorflow as tf
 from sklearn.covariance import ledoit_wolf
 
 from tfvmf.errors import UserError
+from tfvmf.neighbors import unit
 
 _NEIGHBORS = 10.0  # median number of training images that make up a density; studies/familiarity
 _LEFT_OUT = 10  # one image in this many is in neither density, and gives their mean and deviation
@@ -40,9 +41,9 @@ class Familiarity:
         bank: float16 [M, F], rows of unit length.
         bandwidth: The concentration of the kernels.
         columns: int32 [K]: the levels used, at most 1,536; K is 0 without levels.
-        softness: float32 [K], 0.3 of their standard deviations.
+        softness: float32 [K], 0.3 times the levels' standard deviations.
         center: float32 [K], the mean of a.
-        scale: float32 [K], its standard deviations.
+        scale: float32 [K], the standard deviation of a.
         whitening: float16 [K, K]: (a - center) / scale @ whitening has an identity covariance.
         reference: float32 [2, 2]: mean and standard deviation of each log density.
     """
@@ -92,9 +93,8 @@ class Familiarity:
                 f"bank_size={bank_size}: {size} training images make a bank of at most "
                 f"{len(made_of)}"
             )
-        bank = _unit(features[made_of[:limit]]).astype(np.float16)
-        held = slice(None, 1000)
-        bandwidth = _bandwidth(_unit(features[left_out[held]]) @ bank.astype(np.float32).T)
+        bank = unit(features[made_of[:limit]]).astype(np.float16)
+        bandwidth = _bandwidth(unit(features[left_out[:1000]]) @ bank.astype(np.float32).T)
         made_of_levels = levels[made_of][:, columns]
         softness = np.maximum(_SOFTNESS * made_of_levels.std(axis=0), 1e-6).astype(np.float32)
         center, scale, whitening = _gaussian(np.arcsinh(made_of_levels / softness))
@@ -177,8 +177,3 @@ def _gaussian(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         scale.astype(np.float32),
         whitening.astype(np.float16),
     )
-
-
-def _unit(values: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(values, axis=1, keepdims=True)
-    return (values / np.maximum(lengths, 1e-12)).astype(np.float32)

@@ -1,7 +1,7 @@
 """A run's judge of images: are they familiar, and should they be accepted?
 
 A run directory keeps it in `judge.npz`. Familiarity is fitted to training images. The decision is
-calibrated on images that the run held back for that (`config.data.reserve`).
+calibrated on images that the run held back (`config.data.reserve`).
 """
 
 import dataclasses
@@ -32,18 +32,20 @@ _CHUNK = 1000
 _PARTS = {"familiarity": Familiarity, "decision": Decision}
 # The file's arrays with their axes, one letter per length; numbers are float.
 _AXES = {
-    **{"familiarity.bank": "MF", "familiarity.bandwidth": "", "familiarity.columns": "K"},
-    **{"familiarity.softness": "K", "familiarity.center": "K", "familiarity.scale": "K"},
+    "familiarity.bank": "MF",
+    "familiarity.bandwidth": "",
+    "familiarity.columns": "K",
+    "familiarity.softness": "K",
+    "familiarity.center": "K",
+    "familiarity.scale": "K",
     "familiarity.whitening": "KK",
-    **{"familiarity.reference": "DD", "decision.concentration": "N", "decision.familiarity": "O"},
-    **{
-        "decision.joined": "T",
-        "decision.alpha": "",
-        "decision.weights": "W",
-        "step": "",
-        "source": "",
-        "images": "",
-    },
+    "familiarity.reference": "DD",
+    "decision.concentration": "N",
+    "decision.familiarity": "O",
+    "decision.joined": "T",
+    "decision.alpha": "",
+    "decision.weights": "W",
+    **dict.fromkeys(("step", "source", "images"), ""),
 }
 _KINDS = {"familiarity.columns": "i", "step": "i", "images": "i", "source": "U"}
 _ASCENDING = ("decision.concentration", "decision.familiarity", "decision.joined")
@@ -51,7 +53,7 @@ _POSITIVE = (
     *(f"familiarity.{name}" for name in ("bandwidth", "softness", "scale", "reference")),
     "decision.weights",
 )
-_BYTES = 2**28  # of all arrays; those of `fit_judge` have 10 MB
+_BYTES = 2**28  # maximum size of all arrays; `fit_judge` writes 10 MB
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,7 +111,7 @@ def fit_judge(
 ) -> Judge | None:
     """Fits the judge of a trained run at its newest checkpoint, and stores it in the run.
 
-    Uses up to 10,000 training images, and 5,000 of the reserve, without which there is no judge.
+    Uses up to 10,000 training images and 5,000 of the reserve. Without a reserve, returns None.
     """
     workdir = pathlib.Path(workdir).expanduser()
     config, _ = run_directory.read(workdir)
@@ -118,14 +120,14 @@ def fit_judge(
             fit_judge(run_directory.member(workdir, number), alpha=alpha, trust_model=trust_model)
         return None
     if not config.data.reserve or config.fit_kappa.kind == "features":
-        print("not calibrated: the run keeps no images for that (--config.data.reserve=0.1)")
+        print("not calibrated: the run has no reserve of images (--config.data.reserve=0.1)")
         return None
     config, method, step = training.load_method(workdir, trust_model=trust_model)
     reserve = training.load_reserve(config)
     assert reserve is not None
     judge = make_judge(config, method, reserve, step=step, alpha=alpha)
     judge.save(workdir)
-    print(f"calibrated on {judge.images:,} images that were kept for that: alpha={alpha:g}")
+    print(f"calibrated on {judge.images:,} images of the reserve: alpha={alpha:g}")
     return judge
 
 
@@ -227,7 +229,7 @@ def load(
     lengths = {name: value.shape[-1] for name, value in made.items()}
     length, highest = judge.familiarity.bank.shape[1], judge.familiarity.columns.max(initial=-1)
     if made and (lengths["features"] != length or highest >= lengths.get("levels", 0)):
-        raise UserError(f"{path} judges features of length {length}: it is of another encoder")
+        raise UserError(f"{path} judges features of length {length}: it belongs to another encoder")
     return judge
 
 
@@ -245,7 +247,7 @@ def _read(archive: Archive) -> dict[str, Any]:
         if not same or not known:
             raise ValueError(f"'{key}' is {dtype} {list(shape)}")
         if total > _BYTES:
-            raise ValueError(f"'{key}' takes {total:,} bytes, with those before it")
+            raise ValueError(f"the arrays up to '{key}' take {total:,} bytes")
     arrays = {key: archive.read(key) for key in _AXES}
     for key, value in arrays.items():
         scales = value[..., 1] if key.endswith("reference") else value
@@ -255,7 +257,7 @@ def _read(archive: Archive) -> dict[str, Any]:
             or (key in _POSITIVE and (scales <= 0).any())
             or (value.dtype.kind == "i" and (value < 0).any())
         ):
-            raise ValueError(f"'{key}' has values that cannot be")
+            raise ValueError(f"'{key}' has invalid values")
     if not sizes["M"] or not sizes["N"] or sizes["O"] not in (0, sizes["N"]):
         raise ValueError(f"{sizes['N']} and {sizes['O']} calibration images")
     return {key: value if value.ndim else value.item() for key, value in arrays.items()}

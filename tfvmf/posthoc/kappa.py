@@ -30,13 +30,13 @@ from tfvmf.training.strategies import split_processor
 
 _CACHED_VIEWS = 2  # ordinary views per image, and as many damaged ones
 _STEPS = 400  # minimum number of training steps (docs/kappa.md)
-_EPOCHS = 2  # minimum, with new views
+_EPOCHS = 2  # minimum without cached views
 # Text that Keras and TensorFlow add around an operation's message.
 _NOISE = re.compile(
     r"\x1b\[\d+m|Exception encountered when calling \S+ |Graph execution error: .*unavailable> "
 )
 _CROP = 0.6  # minimum area of a view
-_OF_MODELS = ("feature_layer", "input_range", "level_layers", "weights")  # not for runs
+_OF_MODELS = ("feature_layer", "input_range", "level_layers", "weights")  # external models only
 
 
 def fit_kappa(
@@ -62,9 +62,9 @@ def fit_kappa(
             `configs/photos.py`, with images of 224x224 if the model takes any size.
         changes: Dotted settings that replace those of the model's run or of `config`, and the
             defaults for a head (`fit_config`): wide views, all levels, two ordinary and two
-            damaged views that are embedded once, and 400 steps of Adam. An external model gets
-            images of its own size; its further settings are `model.feature_layer`,
-            `.input_range`, `.level_layers` and `.weights` (`models.load_backbone`).
+            damaged views, embedded once, and 400 steps of Adam. An external model gets images of
+            its own size; its further settings are `model.feature_layer`, `.input_range`,
+            `.level_layers` and `.weights` (`models.load_backbone`).
         logical_devices: See `strategies.make_strategy`.
         trust_model: See `tfvmf.load`.
 
@@ -73,7 +73,7 @@ def fit_kappa(
     """
     workdir = pathlib.Path(workdir).expanduser()
     if pathlib.Path(model).expanduser().resolve() == workdir.resolve():
-        raise UserError(f"workdir={workdir} is the encoder's own: choose another")
+        raise UserError(f"workdir={workdir} is the model's own: choose another")
     changes = changes or {}
     if logical_devices:
         split_processor(logical_devices)  # impossible after loading a model to inspect it
@@ -100,13 +100,11 @@ def fit_kappa(
     return latest
 
 
-def make_inputs(
-    config: ml_collections.ConfigDict, chosen: Mapping[str, Any] | None = None
-) -> Inputs:
+def make_inputs(config: ml_collections.ConfigDict, chosen: Mapping[str, Any]) -> Inputs:
     """The training data of the head: images, views that are embedded once, or features.
 
-    Unless `chosen`, sets the number of epochs that gives enough steps, and with it the intervals
-    for saving and measuring.
+    Sets the batch size, epochs for enough steps, and the intervals for saving and measuring, unless
+    these settings are in `chosen`.
     """
     if config.fit_kappa.kind == "features":
         inputs = cached.feature_inputs(config)
@@ -123,8 +121,7 @@ def make_inputs(
             return usual(method)
 
         inputs = inputs._replace(views=views)
-    if chosen is not None:
-        _choose_length(config, inputs.size, chosen)
+    _choose_length(config, inputs.size, chosen)
     if config.fit_kappa.kind in ("run", "features"):
         return inputs
 
@@ -154,7 +151,7 @@ def check_outputs(method: Method) -> None:
     noise = np.random.default_rng(0).uniform(size=(2, size, size, 3)).astype(np.float32)
     try:
         outputs = method.encoder(noise, training=False)
-    except Exception as error:  # operations of an unknown graph can raise anything
+    except Exception as error:  # an unknown graph can raise anything
         reason = _NOISE.sub("", " ".join(str(error).split()))[:200]
         raise UserError(
             f"{path} fails on images of {size}x{size} ({reason}): try another "
@@ -167,7 +164,7 @@ def check_outputs(method: Method) -> None:
     features = outputs["features"].numpy()
     if (features >= 0).all() and np.allclose(features.sum(axis=1), 1.0, atol=1e-3):
         raise UserError(
-            f"{path}: its features sum to 1 like probabilities of classes: name the layer before "
+            f"{path}: its features sum to 1, like class probabilities: name the layer before "
             "the classifier with feature_layer=NAME, or save the model without it"
         )
 
@@ -180,7 +177,7 @@ def fit_config(
     changes: dict[str, Any],
     config: ml_collections.ConfigDict | None = None,
 ) -> ml_collections.ConfigDict:
-    """The settings of the result: the model's run or `config`, the head's, and `changes`."""
+    """The settings of the result: the run's or `config`, then the head's, then `changes`."""
     kind, model = kind_of(model)
     if kind == "run":
         settings = _run_config(pathlib.Path(model))
@@ -204,7 +201,7 @@ def fit_config(
         settings.augment.crop_min, min(_CROP, settings.augment.crop_max)
     )
     settings.update_from_flattened_dict(changes)
-    settings.data.view_share = 1.0  # kappa will be asked for whole images, so it is trained on them
+    settings.data.view_share = 1.0  # kappa is trained on whole images, as it will be used
     validate(settings)
     if settings.fit_kappa.cache_views == 1:
         raise UserError("cache_views=1: at least 2 views of an image are compared; 0 for none")
@@ -212,7 +209,7 @@ def fit_config(
         _complete_features(settings, changes)
     elif settings.fit_kappa.kind == "run":
         asked = tuple(name for name in _OF_MODELS if f"model.{name}" in changes)
-        _refuse(settings.model, asked, f"{model} is a run, which knows its own")
+        _refuse(settings.model, asked, f"{model} is a run, which has its own")
     else:
         usual = backbones.USUAL_SIZE if config is None else settings.data.image_size
         if kind != "run" and "data.image_size" not in changes:
@@ -264,11 +261,11 @@ def _run_config(model: pathlib.Path) -> ml_collections.ConfigDict:
             f"{model} is an ensemble: name one of its members, {run_directory.member(model, 0)}"
         )
     if config.method == "fit_kappa" and config.fit_kappa.kind != "run":
-        # A head was fitted before: its encoder gets a new one.
+        # The run is itself a fitted head: its encoder gets a new one.
         if config.fit_kappa.kind == "features":
             raise UserError(f"{model} has no encoder: it was fitted to features")
         FitKappa.locate(config, model)
-        if config.model.level_layers == "none":  # possibly because they were not wanted
+        if config.model.level_layers == "none":  # perhaps only the earlier head did without levels
             config.model.level_layers = ""
         return config
     METHODS[config.method].locate(config, model)

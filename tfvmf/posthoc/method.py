@@ -63,18 +63,18 @@ class FitKappa(Method):
     settings: ClassVar[dict[str, Setting]] = {  # set by `tfvmf fit-kappa`
         "model": Setting("", "what is frozen: a run, a model's file, or cached features"),
         "kind": Setting("run", "what `model` is", choices=KINDS),
-        "method": Setting("", "the method that trained it, if it is a run"),
+        "method": Setting("", "the method that trained the frozen run, if any"),
         "fingerprint": Setting("", "hash of the file; the run directory keeps a copy of the model"),
         "trust_model": Setting(
-            False, "a SavedModel may contain any operation; never read of a run"
+            False, "load SavedModels, which may contain any operation; not read from runs"
         ),
-        "cache_views": Setting(0, "views per image that are embedded once; 0: new ones", low=0),
-        "max_images": Setting(20_000, "images whose views are embedded, at most", low=2),
+        "cache_views": Setting(0, "views per image, embedded once; 0: new in every step", low=0),
+        "max_images": Setting(20_000, "maximum number of images whose views are embedded", low=2),
     }
 
     def build_parts(self) -> None:
         """Adds no parts. For an external encoder, only the head is trained and saved."""
-        # Wide views are treated like the others: they all train the head, and nothing else.
+        # Wide views are treated like the others: all views train only the head.
         self._wide, self.num_wide_views = bool(self.num_wide_views), 0
         self.num_views = 3 if self.takes == "images" else 2
         self._encoder = self.models["encoder"]
@@ -96,7 +96,7 @@ class FitKappa(Method):
 
     @classmethod
     def head_options(cls, config: ml_collections.ConfigDict) -> dict[str, Any]:
-        """The options of the method that trained the encoder; others have no direction head."""
+        """Options of the method that trained the encoder; no direction head for external models."""
         if config.fit_kappa.kind != "run":
             return {"dimension": None}
         trained_by = config.fit_kappa.method
@@ -126,7 +126,7 @@ class FitKappa(Method):
         config.fit_kappa.model = str(path)
         if not copied:
             config.fit_kappa.kind, config.model.weights = "keras", ""
-        if not config.model.level_layers:  # a run from before there were rules
+        if not config.model.level_layers:  # a run older than the rules for choosing layers
             config.model.level_layers = "none"
             if kind == "keras" and not config.model.input_range:
                 config.model.input_range = backbones.declared_input(str(path), kind)[1]

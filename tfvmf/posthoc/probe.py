@@ -1,11 +1,11 @@
-"""A linear probe: the class that features show, and its probability.
+"""A linear probe: predicts classes from features, with probabilities.
 
 Multinomial logistic regression on standardized features, minimized by L-BFGS:
 
     L(W, b) = mean over n of cross entropy(y_n, softmax(x_n W + b)) + l2 / 2 |W|^2
 
-Ours tries a path of penalties in seconds for 50,000 x 128, where scikit-learn's takes half a minute
-for a single `l2`. A run directory keeps its probe in `probe.npz`.
+This implementation tries a path of penalties in seconds for 50,000 x 128; scikit-learn takes half a
+minute for a single `l2`. A run directory keeps its probe in `probe.npz`.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class LinearProbe:
         temperature: Divides the logits.
         step: The encoder's training step.
         source: Description of the training images.
-        calibration: Description of the images that gave the temperature; "" if none did.
+        calibration: Description of the images that gave the temperature, if any.
     """
 
     weights: np.ndarray
@@ -128,7 +128,7 @@ def load_probe(workdir: str | os.PathLike[str], *, step: int | None = None) -> L
         if shapes != [(count,)] * 3 or probe.classes.dtype.kind != "i" or not probe.temperature > 0:
             raise ValueError(f"{count} names of classes, and arrays of the shapes {shapes}")
         if not all(np.isfinite(np.asarray(value, np.float32)).all() for value in numbers):
-            raise ValueError("it holds something else than finite numbers")
+            raise ValueError("it holds numbers that are not finite")
     return probe if step in (None, probe.step) else None
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: all that training needs to continue, and how to load an encoder.
+"""Checkpoints of a run: saving, resuming from the newest undamaged one, and loading.
 
 A checkpoint `step-9` is `step-9.index` and one or more `step-9.data-*`. The index is renamed into
 place last and removed first, so a process that is killed at any moment leaves either a whole
@@ -36,8 +36,8 @@ _NAME = re.compile(r"step-(\d+)(?:\.index|\.data-.*|_temp)?")
 class Checkpoints:
     """Saves and restores a method and its optimizer under `<workdir>/checkpoints`.
 
-    The newest `keep` stay on disk. Every worker must take part in a save; those other than the
-    `chief`, which owns the directory, write to a temporary place.
+    Keeps the newest `keep`. All workers must call `save`; only the `chief` writes to the run
+    directory, the others write to a temporary one.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Checkpoints:
         try:
             with _literal(path) as place:
                 self._state.read(place).assert_existing_objects_matched()
-        except (AssertionError, ValueError) as error:  # undamaged, but with other weights
+        except (AssertionError, ValueError) as error:  # not damaged, but of another network
             raise UserError(
                 f"--workdir={self._workdir}: {pathlib.Path(path).name} holds the weights of "
                 "another network or optimizer: choose another --workdir"
@@ -72,7 +72,7 @@ class Checkpoints:
         """Saves the current state under its step, atomically."""
         step = int(self._optimizer.iterations.numpy())
         for variable in variables_of(self._method):
-            if not np.isfinite(variable.numpy()).all():  # no run could continue from that
+            if not np.isfinite(variable.numpy()).all():  # a run could not continue from this
                 raise UserError(
                     f"the weights {variable.path} are not finite after step {step}: lower "
                     "--config.optimizer.learning_rate or lengthen its warm-up (this state is not "
@@ -83,7 +83,7 @@ class Checkpoints:
                 self._state.write(os.path.join(scratch, "step"))
             return
         place = directory(self._workdir)
-        then = " (earlier checkpoints are as they were), then the same command continues from there"
+        then = " (earlier checkpoints are kept), then run the same command to continue"
         with writing(f"{place}: the checkpoint of step {step}", then=then):
             partial = place / ".partial"
             shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
@@ -104,7 +104,7 @@ class Checkpoints:
         for path in written:
             path.replace(place / path.name)
         _to_disk(place)
-        # Later ones are deleted: they are damaged, or the run would have started from them.
+        # Later checkpoints are deleted: the run would have started from them if they were intact.
         steps = [found for found in map(step_of, paths(self._workdir)) if found <= step]
         kept = [f"step-{found}" for found in steps[-self._keep :]]
         # For TensorFlow's own tools (`tf.train.latest_checkpoint`); nothing here reads it.
@@ -136,7 +136,7 @@ def paths(workdir: pathlib.Path) -> list[str]:
 
 
 def damage(path: str) -> str:
-    """Describes the damage of a checkpoint, or ""; reads every tensor and verifies its checksum."""
+    """How a checkpoint is damaged, or ""; reads every tensor and verifies its checksum."""
     place = pathlib.Path(path).parent
     for name in os.listdir(place):
         if step_of(name) == step_of(path):
@@ -154,13 +154,13 @@ def damage(path: str) -> str:
 
 @contextlib.contextmanager
 def _literal(path: str) -> Iterator[str]:
-    """The path of a checkpoint in a form that TensorFlow finds, whatever the directory's name."""
+    """A path that TensorFlow can open, even if the directory's name looks like a pattern."""
     with literal(os.path.dirname(path)) as place:
         yield os.path.join(place, os.path.basename(path))
 
 
 def latest(workdir: pathlib.Path, *, report: bool = False) -> str | None:
-    """Path of the newest readable checkpoint, None before the first; `report` prints damage."""
+    """Path of the newest undamaged checkpoint, None if there is none; `report` prints damage."""
     found = paths(workdir)
     while found:
         path = found.pop()
@@ -169,13 +169,12 @@ def latest(workdir: pathlib.Path, *, report: bool = False) -> str | None:
             return path
         if not found:
             raise UserError(
-                f"{workdir}: its newest checkpoint is damaged, and there is no earlier one "
-                f"that is not ({reason}): restore {directory(workdir)} from a copy, or train in "
-                "another directory"
+                f"{workdir}: every checkpoint is damaged ({reason}): restore {directory(workdir)} "
+                "from a copy, or train in another directory"
             )
         if report:
-            taken = os.path.basename(found[-1])
-            print(f"{path} is damaged ({reason}): taking {taken}", file=sys.stderr)
+            earlier = os.path.basename(found[-1])
+            print(f"{path} is damaged ({reason}): trying {earlier}", file=sys.stderr)
     return None
 
 
@@ -200,9 +199,9 @@ def load_method(
     checkpoint: str | os.PathLike[str] = "",
     trust_model: bool = False,
 ) -> tuple[ConfigDict, Method, int]:
-    """Configuration, method with trained weights, and step of a run's `checkpoint`.
+    """Loads a run: its configuration, the method with trained weights, and their step.
 
-    It is `step-110`, `110` or a path; by default the newest that is not damaged.
+    `checkpoint` is `step-110`, `110` or a path; by default, the newest that is not damaged.
     """
     workdir, checkpoint = pathlib.Path(workdir).expanduser(), os.fspath(checkpoint)
     config, facts = run_directory.read(workdir)
@@ -225,7 +224,7 @@ def load_method(
             state.assert_existing_objects_matched().expect_partial()
     except (AssertionError, LookupError, RuntimeError, ValueError, tf.errors.OpError) as error:
         name = f"--checkpoint={checkpoint}" if checkpoint else pathlib.Path(path).name
-        raise UserError(f"{workdir}: {name} is damaged or of another run") from error
+        raise UserError(f"{workdir}: {name} is damaged or from another run") from error
     return config, method, step_of(path)
 
 

@@ -33,15 +33,15 @@ class Contrastive(keras.Model):
         model.encoder.save("encoder.keras")
 
     The dataset yields images [B, H, W, 3], or pairs (images, labels) for a method with labels.
-    Views are made inside the train step from (seed, step, position in the batch), so that two fits
-    are equal. Losses and updates are those of `tfvmf.training.train`. Under `MirroredStrategy`,
+    Views are made inside the train step from (seed, step, position in the batch), so that fits can
+    be repeated. Losses and updates are those of `tfvmf.training.train`. Under `MirroredStrategy`,
     build the encoder and the model, and compile, in its scope: negatives come from the whole batch.
 
     Metrics are `loss`, its terms, the mean `cosine` of two views, and `kappa` and `kappa_std`.
     Called on images, the model returns the outputs of the encoder.
 
     Args:
-        encoder: A model like that of `tfvmf.models.build_encoder`.
+        encoder: A model with the outputs of `tfvmf.models.build_encoder`.
         method: A name in `tfvmf.methods.METHODS`, such as `simclr_vmf`.
         augmentation: Makes the views; by default `Augmentation` at the encoder's image size.
         settings: Settings by their dotted names, such as {"simclr.temperature": 0.2}.
@@ -89,7 +89,7 @@ class Contrastive(keras.Model):
             for name in ("steps", "evaluated")
         )
         self._steps_per_epoch = 1
-        self.supports_jit = False  # by default: slower on CPUs, untested elsewhere
+        self.supports_jit = False  # XLA only on request: slower on CPUs, untested elsewhere
         self.built = True
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
@@ -128,8 +128,8 @@ class Contrastive(keras.Model):
         steps = kwargs.get("steps_per_epoch") or steps
         if steps is None and self.method.follows_epochs:
             raise UserError(
-                f"{self.method.config.method} follows the epochs, and the dataset does not tell "
-                "its length: pass steps_per_epoch to fit"
+                f"{self.method.config.method} depends on the epoch, and the length of the dataset "
+                "is unknown: pass steps_per_epoch to fit"
             )
         epochs = kwargs.get("epochs", 1)
         if (epochs, steps) != (self.method.config.epochs, self._steps_per_epoch):
@@ -208,7 +208,7 @@ class Contrastive(keras.Model):
         elif labels is not None and not self.method.needs_labels:
             problem = (
                 f"{name} learns without labels, and the data are pairs (images, labels): expected "
-                "images alone, as of dataset.map(lambda images, labels: images)"
+                "images alone, for example dataset.map(lambda images, labels: images)"
             )
         elif labels is None and self.method.needs_labels:
             problem = f"{name} learns from labels: expected pairs (images, labels)"
@@ -242,7 +242,7 @@ class Contrastive(keras.Model):
         if replicas > 1 and (size is None or size % replicas):
             raise UserError(
                 f"{replicas} replicas share every batch: expected batches of one size, a multiple "
-                f"of {replicas}, as of dataset.batch({replicas * 64}, drop_remainder=True)"
+                f"of {replicas}: dataset.batch({replicas * 64}, drop_remainder=True)"
             )
         return count
 
@@ -302,7 +302,7 @@ def _check_encoder(encoder: keras.Model, config: ConfigDict, num_classes: int) -
 
 @contextlib.contextmanager
 def _as_arguments() -> Iterator[None]:
-    """Replaces the names of flags in messages by those of arguments."""
+    """Replaces the names of flags in messages with those of arguments."""
     try:
         yield
     except UserError as error:
@@ -316,5 +316,5 @@ def _as_user_errors() -> Iterator[None]:
         yield
     except tf.errors.InvalidArgumentError as error:
         if _RANGE in str(error):
-            raise UserError(f"a batch has other values: {_RANGE}") from error
+            raise UserError(f"a batch has values out of range: {_RANGE}") from error
         raise

@@ -41,9 +41,9 @@ class Inputs(NamedTuple):
     reader: Callable[[], pipeline.Reader]  # makes the function from indices [B] to their batch
     views: Callable[[Method], list[ViewKind]]  # the kinds of views that a method gets
     monitor: Callable[[Method], Callable[[], dict[str, float]]]  # makes a method's monitor
-    fingerprint: Callable[[], str] = lambda: ""  # a hash, if the configuration holds none
+    fingerprint: Callable[[], str] = lambda: ""  # hash of the data, unless the configuration has it
     broken: Mapping[str, str] = {}  # {file: reason} for skipped files
-    files: int = 0  # number of files, including these
+    files: int = 0  # number of files, including the broken ones
     notes: Sequence[str] = ()  # lines to print about the data
     check: Callable[[Method], None] = lambda method: None  # called before anything is written
     prepare: Callable[[Method], None] = lambda method: None  # called before step 1, after loading
@@ -114,7 +114,7 @@ def memory_limit(config: ConfigDict) -> int:
 
 
 def load_source(config: ConfigDict, spec: str, split: str, *, reserve: bool = False) -> data.Source:
-    """Opens a source with a run's settings; its training data without, or only, the reserve."""
+    """Opens a source with a run's settings, without the reserve or (`reserve`) only the reserve."""
     source = data.load_source(
         spec,
         split,
@@ -138,7 +138,7 @@ def load_source(config: ConfigDict, spec: str, split: str, *, reserve: bool = Fa
 
 
 def load_reserve(config: ConfigDict) -> data.Source | None:
-    """The images held back from training (`config.data.reserve`) for any seed of a run, or None."""
+    """The images kept out of training (`config.data.reserve`), the same for every seed, or None."""
     if not config.data.reserve:
         return None
     return load_source(config, config.data.source, config.data.train_split, reserve=True)

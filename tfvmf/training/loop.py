@@ -66,7 +66,7 @@ def train(
     Args:
         config: Every setting of the run (`tfvmf.config.default_config`).
         workdir: The run directory. Training there again resumes from the last checkpoint.
-        force_config: Continue although the directory's run had other settings.
+        force_config: Continue even if the run in the directory had other settings.
         logical_devices: See `strategies.make_strategy`.
         peer_timeout: See `strategies.make_strategy`.
         deterministic: Enable TensorFlow's op determinism, permanently for this process: the same
@@ -75,7 +75,7 @@ def train(
         command: With `config.minutes`, makes the command to print for a number of epochs.
         initialize: Replaces the random weights of a new method.
         make_inputs: Makes the training data from the configuration.
-        advice: What to do, besides choosing another directory, if its run had other settings.
+        advice: What to do, besides choosing another directory, if the run in it had other settings.
 
     Returns:
         The last measured values (`loss`, `knn_accuracy`, ...).
@@ -153,7 +153,7 @@ def train(
             print(
                 f"{config.batch_size / seconds:.0f} images/s: {epochs} epochs take about "
                 f"{epochs * epoch_seconds / 60:.1f} minutes\n"
-                f"the same bits without measuring: {told}",
+                f"to repeat this run exactly: {told}",
                 flush=True,
             )
         config.epochs = epochs
@@ -240,7 +240,7 @@ def load_members(
         try:
             loaded.append(load_method(directory, trust_model=trust_model)[1:])
         except UserError as error:
-            raise UserError(f"member {number + 1} of {count} is not there yet: {error}") from error
+            raise UserError(f"member {number + 1} of {count} is not trained: {error}") from error
     return loaded
 
 
@@ -259,7 +259,7 @@ class Plan:
         self.log_every = config.log_every_steps
 
     def is_due(self, step: int, every: int) -> bool:
-        """Whether something that happens every few steps, and at the end, happens now."""
+        """Whether `step` is a multiple of `every`, or the last one; never if `every` is 0."""
         return every > 0 and (step % every == 0 or step == self.total_steps)
 
 
@@ -276,9 +276,9 @@ def epochs_within(config: ConfigDict, seconds: float) -> int:
 def measure(
     step: TrainStep, batches: Iterator, monitor: Callable[[], object]
 ) -> tuple[float, float]:
-    """The seconds of a step and of a monitor call, in a run that is then discarded."""
+    """Seconds per step and per monitor call, in a run that is then discarded."""
     seconds: list[float] = []
-    with Progress(_TIMED_STEPS, description="measuring the pace", rate=False) as progress:
+    with Progress(_TIMED_STEPS, description="measuring the speed", rate=False) as progress:
         for _ in range(_TIMED_STEPS):
             clock = time.perf_counter()
             step(batches)["loss"].numpy()
@@ -302,10 +302,10 @@ class Interrupted(Exception):
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """Collects Ctrl-C or SIGTERM, to be obeyed after the current step; a second one acts at once.
+    """Collects Ctrl-C and SIGTERM, to be obeyed after the current step; a second one acts at once.
 
-    TensorFlow's PreemptionCheckpointHandler stops where its own `run` is called and saves by its
-    own manager; here the same step saves, logs and agrees with the other workers.
+    TensorFlow's PreemptionCheckpointHandler stops inside its own `run` and saves with its own
+    manager; here the same step saves, logs and agrees with the other workers.
     """
     requests: list[int] = []
     previous: dict[int, Any] = {}
@@ -382,8 +382,8 @@ class Run:
                 if signum:
                     raise Interrupted(
                         signum,
-                        f"stopped after step {step} of {plan.total_steps}, all saved: "
-                        "the same command continues from here",
+                        f"stopped and saved after step {step} of {plan.total_steps}: "
+                        "run the same command to continue",
                     )
                 if not pending:
                     clock = time.perf_counter()
@@ -408,7 +408,7 @@ class Run:
 
 
 def check_memory(config: ConfigDict, *, workers: int = 1) -> None:
-    """Raises UserError if weights, gradients, Adam and a batch's layer outputs exceed memory."""
+    """Raises UserError if weights, gradients, moments and a batch's outputs exceed the memory."""
     if tf.config.list_physical_devices("GPU"):
         return
     size, width, backbone = view_size(config), config.model.width, config.model.backbone
@@ -432,7 +432,7 @@ def check_memory(config: ConfigDict, *, workers: int = 1) -> None:
 
 
 def _footprint(backbone: str, stem: str, size: int, width: int) -> tuple[float, float]:
-    """A network's number of weights, and of outputs per image, scaled up from a narrow one."""
+    """Number of weights and of outputs per image of a network, scaled up from a narrow one."""
     with building(seed=0):
         module = importlib.import_module(BACKBONES[backbone])
         narrow = module.build_backbone(backbone, width=_NARROW, stem=stem)

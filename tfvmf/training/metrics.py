@@ -42,13 +42,13 @@ class MetricsWriter:
                     tf.summary.scalar(name, value)
 
     def close(self) -> None:
-        """Flushes and closes both."""
+        """Closes both files."""
         with self._writing():
             self._file.close()
             self._events.close()
 
     def _writing(self) -> contextlib.AbstractContextManager[None]:
-        return writing(self.path, then=", then the same command continues from the last checkpoint")
+        return writing(self.path, then=", then run the same command to continue")
 
 
 def read_metrics(directory: str | pathlib.Path) -> list[dict[str, float]]:
@@ -66,7 +66,7 @@ def read_metrics(directory: str | pathlib.Path) -> list[dict[str, float]]:
 
 
 def summary(values: dict[str, float], term_names: tuple[str, ...]) -> str:
-    """The most important values on one line, the least important ones last."""
+    """The main values on one line, the most important first."""
     shown = {
         "loss": "loss {loss:.3f}",
         "kappa": "kappa {kappa:.2f}±{kappa_std:.2f}",

@@ -63,7 +63,7 @@ def collapse_warning(values: dict[str, float]) -> str:
         return ""
     return (
         f"warning: the directions have collapsed (spread {deviation:.2f} of 1, effective rank "
-        f"{rank:.1f}): training from here no longer tells images apart. Lower "
+        f"{rank:.1f}): the encoder can no longer tell images apart. Lower "
         "--config.optimizer.learning_rate or --config.concentration.align_weight"
     )
 

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-_LONG = 1.5  # times as long as wide: from here on, Muon iterates on the small square matrix
+_LONG = 1.5  # ratio of sides from which Muon iterates on the smaller, square matrix
 
 
 def make_optimizer(
@@ -91,9 +91,9 @@ class Muon(keras.optimizers.Muon):
     def zeropower_via_newtonschulz5(self, x: tf.Tensor, steps: int) -> tf.Tensor:
         """U V' of a matrix, or of a filter as a matrix.
 
-        Newton-Schulz iterates are M times polynomials of M'M. Of a long matrix only these, which
-        are small and square, are iterated: M itself is multiplied twice instead of ten times, and
-        the result is the same up to rounding (0.1 %).
+        Every iterate is M times a polynomial of M'M. For a long matrix, only the polynomial is
+        iterated, which is small and square: M itself is multiplied twice instead of ten times. The
+        result is the same up to rounding (0.1 %).
         """
         matrix = tf.reshape(x, [-1, x.shape[-1]])
         rows, columns = matrix.shape

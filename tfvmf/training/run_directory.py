@@ -80,7 +80,7 @@ def read(workdir: pathlib.Path) -> tuple[ConfigDict, dict[str, Any]]:
     text = read_text(path)
     if text is None:
         raise UserError(
-            f"{workdir} is not a run directory (no config.json): `tfvmf train` makes one"
+            f"{workdir} is not a run directory (no config.json): `tfvmf train` creates one"
         )
     config = default_config()
     config.model.one_pass = True  # the value of runs that are older than this setting
@@ -96,5 +96,5 @@ def read(workdir: pathlib.Path) -> tuple[ConfigDict, dict[str, Any]]:
         validate(config)
     except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         reason = str(error).replace("--config.", "")
-        raise UserError(f"{path} is damaged, or of another version of tfvmf: {reason}") from error
+        raise UserError(f"{path} is damaged, or from another version of tfvmf: {reason}") from error
     return config, facts

@@ -17,7 +17,7 @@ def views_of(method: Method, augmentation: data.Augmentation) -> list[ViewKind]:
     kinds = method.view_kinds(augmentation)
     if method.config.model.one_pass:
         return kinds
-    # Each by itself, so that a pass can start as soon as its view is made.
+    # One at a time, so that a pass can start as soon as its view is made.
     return [(make, 1) for make, count in kinds for _ in range(count)]
 
 
@@ -44,7 +44,7 @@ def update(
     variables = method.trainable_variables
     with tf.GradientTape() as tape:
         terms = method.loss(views, labels, context)
-        # The optimizer adds the replicas' gradients: scaled, they sum to that of the mean loss.
+        # The optimizer sums gradients over replicas: divided, they are those of the mean loss.
         share = optimizer.scale_loss(terms["loss"] / distribute.num_replicas())
     optimizer.apply(tape.gradient(share, variables), variables)
     return terms
@@ -90,6 +90,6 @@ def make_train_step(
 
 
 def step_context(step: keras.Variable, seed: int, steps_per_epoch: int) -> StepContext:
-    """The context of the step that follows `step` steps."""
+    """The context of the next step after `step` steps."""
     step = tf.cast(step, tf.int32)
     return StepContext(tf.stack([seed, step]), tf.cast(step, tf.float32) / steps_per_epoch)

@@ -70,7 +70,7 @@ def make_strategy(
         name: `default` (one device), `mirrored` (all devices of this machine) or `multi_worker`
             (all machines in the environment variable TF_CONFIG).
         logical_devices: With `mirrored`, splits the CPU into this many devices; 0: no split.
-        facts: With `multi_worker`, what must be equal on all workers (`run_facts`).
+        facts: With `multi_worker`, values that must be equal on all workers (`run_facts`).
         peer_timeout: With `multi_worker`, seconds to wait for the other workers.
     """
     if logical_devices and name != "mirrored":
@@ -88,8 +88,8 @@ def make_strategy(
     told = f"waiting up to {peer_timeout:g} s for all {len(cluster.addresses)} workers"
     print(f"{cluster.me}: {told}", file=sys.stderr, flush=True)
     meet(cluster, facts or {}, timeout=peer_timeout)
-    # All were here a moment ago. If one has died since, TensorFlow waits for an hour, holds
-    # Python's lock meanwhile and ignores SIGTERM, so only the kernel can end that.
+    # All workers answered a moment ago. If one has died since, TensorFlow waits for an hour while
+    # it holds Python's lock and ignores SIGTERM: only SIGALRM's default action ends this.
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(math.ceil(peer_timeout))
     try:
@@ -120,7 +120,7 @@ def is_chief(name: str) -> bool:
     return name != "multi_worker" or _cluster().me == next(iter(_cluster().addresses))
 
 
-# ---- The workers: are they all there, and do they train the same run?
+# ---- Workers: whether all are present and train the same run.
 
 
 class Cluster(NamedTuple):
@@ -210,8 +210,8 @@ def _few(names: list[str], separator: str = ", ") -> str:
 def meet(cluster: Cluster, facts: dict[str, Any], *, timeout: float) -> None:
     """Waits until all workers are there; raises UserError unless all report the same facts.
 
-    This happens before TensorFlow's servers start, on the same ports. A port in use is found on its
-    own host, a missing worker or a firewall on all others. TensorFlow has no time limit for these.
+    This happens before TensorFlow's servers start, on the same ports. A port in use is reported on
+    its own host, a missing worker or a firewall on all others. TensorFlow would wait forever.
     """
     port = cluster.addresses[cluster.me][1]
     both = socket.has_dualstack_ipv6()
@@ -230,8 +230,8 @@ def meet(cluster: Cluster, facts: dict[str, Any], *, timeout: float) -> None:
         raise UserError(f"{told}: start all with the same command, data and versions")
     if trouble:
         raise UserError(
-            f"--peer_timeout={timeout:g} seconds are over, and {_few(trouble)}: see what that "
-            "worker says, and whether TF_CONFIG and firewalls let all workers reach each other"
+            f"after --peer_timeout={timeout:g} seconds {_few(trouble)}: check the output of that "
+            "worker, and that TF_CONFIG and firewalls let all workers reach each other"
         )
 
 
@@ -241,7 +241,7 @@ async def _exchange(
     """Sends the facts to all workers and receives theirs: {worker: facts}, and what went wrong.
 
     Each worker asks every other one and receives two lines: name and facts, then `complete` once
-    the other has heard from all. A worker is done when it has received and sent that for all.
+    the other has heard from all. A worker is done when all others have sent and received this.
     """
     heard, complete = {cluster.me: facts}, asyncio.Event()
     peers = [name for name in cluster.addresses if name != cluster.me]
@@ -255,7 +255,7 @@ async def _exchange(
                 writer.write(json.dumps([cluster.me, facts]).encode() + b"\n")
                 await complete.wait()
                 writer.write(b"complete\n")
-                await reader.read(1)  # until the other has read it, and closes
+                await reader.read(1)  # until the other has read it and closes
                 told[name].set()
 
     async def ask(name: str) -> None:
@@ -278,7 +278,7 @@ async def _exchange(
             except OSError as error:
                 reasons[name] = str(error.strerror or "no answer")
             except (TypeError, ValueError):
-                reasons[name] = "somebody else answers there"
+                reasons[name] = "another program answers there"
             await asyncio.sleep(_PAUSE)
 
     server = await asyncio.start_server(answer, sock=place, limit=_LONGEST)
@@ -288,7 +288,7 @@ async def _exchange(
     where = {name: "{}:{}".format(*cluster.addresses[name]) for name in peers}
     return heard, (
         [f"{n} at {where[n]} is missing ({reasons[n]})" for n in peers if n not in heard]
-        or [f"{n} lacks others" for n in peers if n not in ready]
+        or [f"{n} has not reached all others" for n in peers if n not in ready]
         or [f"{n} does not reach {cluster.me}" for n in peers if not told[n].is_set()]
     )
 
@@ -300,7 +300,7 @@ def check_same(
     workdir: pathlib.Path,
     start: int,
 ) -> None:
-    """Raises UserError if workers would train different things, and so wait forever."""
+    """Raises UserError if workers would train different runs, and so wait forever."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return
     weights = b"".join(variable.numpy().tobytes() for variable in variables)
@@ -315,7 +315,7 @@ def check_same(
 
 
 def agree_to_stop(strategy: tf.distribute.Strategy, signum: int, step: int, *, every: int) -> int:
-    """The signal, or 0, that all workers obey after this step; agreed on every few steps."""
+    """The signal, or 0, that all workers obey after this step; they agree every `every` steps."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return signum
     return 0 if step % every else max(_of_all_workers(strategy, signum))[0]
@@ -327,7 +327,7 @@ def as_user_errors(strategy: tf.distribute.Strategy) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        # A broken image of a streamed source: its error has passed TensorFlow's input pipeline.
+        # A broken image of a streamed source: the error passed through TensorFlow's input pipeline.
         if known := re.search(r"UserError: ([^\n]+)", str(error)):
             raise UserError(known[1]) from error
         workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)

@@ -1,6 +1,6 @@
-"""What a suite is, and all of them by name. A new suite is a file here and a line in `SUITES`.
+"""All suites by name, and their common form. A new suite is a file here and a line in `SUITES`.
 
-This module does not import TensorFlow, so that programs know the names without a slow start.
+This module does not import TensorFlow, so that programs that list the names start fast.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Suite:
         module = importlib.import_module(f"{__name__}.{self.name}")
         found: Measured = module.measure(subject, options)
         results: Results = {"verdict": found.verdict}
-        if self.uses_images:  # suites of other data have their own sizes
+        if self.uses_images:  # suites on other data report their own sizes
             results |= {"images": subject.test.size, "of_images": subject.test.whole_size}
         results |= {**found.results, **subject.identity()}
         blocks = list(found.blocks)
@@ -162,10 +162,10 @@ SUITES: dict[str, Suite] = {
         Suite("curves", "Training", "how did training go?", uses_images=False),
         Suite("probe", "What the features know", "what do the features know of the classes?"),
         Suite("failure", "Failures", "does the score tell wrong predictions from correct ones?"),
-        Suite("ood", "Foreign images", "does the score know foreign images?"),
-        Suite("decision", "Accept or reject", "may its decisions be trusted?"),
+        Suite("ood", "Foreign images", "does the score detect foreign images?"),
+        Suite("decision", "Accept or reject", "can its decisions be trusted?"),
         Suite("cifar10c", "Corruptions", "does kappa fall as corruption grows?"),
-        Suite("projector", "Projector", "what lies near what?"),
+        Suite("projector", "Projector", "which images are close?"),
         Suite(
             "agreement",
             "Agreement of views",
@@ -205,7 +205,7 @@ def evaluate(
     everything = names == ["all"]
     if everything:
         names = [name for name in SUITES if SUITES[name].among_all]
-    # In this order: `decision` computes all that `cifar10c` needs of corrupted images, and more.
+    # In this order: `decision` computes all scores of corrupted images that `cifar10c` needs.
     names = [name for name in SUITES if name in names]
     if options.scores:
         subject.uncertainty(options)  # raises now, before measuring, if something is missing

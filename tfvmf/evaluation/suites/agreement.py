@@ -113,8 +113,9 @@ def measure(subject: Subject, options: Options) -> Measured:
 def compare(predict: Cosine, kappa: np.ndarray, cosine: np.ndarray) -> dict[str, Any]:
     """Compares kappa [N] with the measured E[cos] [N] of the same images.
 
-    `kappa`, `predicted` (its cosine) and `agreement` are means, `error` that of their absolute
-    difference. `rank` is Spearman's correlation of kappa and agreement, None if one is constant.
+    `kappa`, `predicted` (its cosine) and `agreement` are means; `error` is the mean absolute
+    difference of the last two. `rank` is Spearman's correlation of kappa and agreement, None if one
+    is constant.
     """
     predicted = np.asarray(predict(tf.constant(kappa, tf.float32))).astype(np.float64)
     varied = np.ptp(kappa) > 0 and np.ptp(cosine) > 0

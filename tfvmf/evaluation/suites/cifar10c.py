@@ -82,7 +82,7 @@ def correlate(scores: np.ndarray, *, rounds: int = 1000, seed: int = 0) -> Corre
 
 
 def auroc(inside: np.ndarray, outside: np.ndarray) -> float:
-    """How often a score of the first [N] is higher than one of the second [M]; ties count half."""
+    """How often a score in `inside` [N] is higher than one in `outside` [M]; ties count half."""
     wins = scipy.stats.mannwhitneyu(inside, outside, method="asymptotic").statistic
     return float(wins) / (len(inside) * len(outside))
 
@@ -231,7 +231,7 @@ def _blocks(results: Results, *, own: bool) -> list[str | Table]:
         for column, values in columns.items()
     ]
     blocks: list[str | Table] = [
-        f"{results['corruptions']}. A negative correlation says that {score} falls as the "
+        f"{results['corruptions']}. A negative correlation means that {score} falls as the "
         f"corruption grows; the expected sign is {signs[results['expected_sign']]}. Spearman and "
         "Pearson are of six points (the mean score of clean images and at severities 1 to 5, the "
         f'last columns), with the paper\'s "{row}" beside: 1000 epochs of ResNet-50 on '
@@ -302,6 +302,6 @@ def draw_examples(
             line[0].set_ylabel(_words(name))
         for level, axis in enumerate(axes[0]):
             axis.set_title("clean" if level == 0 else f"severity {level}")
-        image = f"of the image whose {score}\nchanges most like the mean over all images"
+        image = f"for the image whose {score}\nchanges most like the mean over all images"
         figure.suptitle(f"{score} from mild to severe, {image}", fontsize=10)
         figure.tight_layout()

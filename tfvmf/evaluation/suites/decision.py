@@ -32,7 +32,7 @@ from tfvmf.evaluation.tables import Table
 
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2)
 TRIED = (*ALPHAS, 0.3, 0.5, 0.7)  # the last three only for `max_error`
-FEW = 100  # accepted images; with fewer, their accuracy says little
+FEW = 100  # accepted images; with fewer, their accuracy is too uncertain
 _LEVEL = 0.05  # significance level of all tests and intervals
 _BANK = 10_000  # training images searched for neighbors
 
@@ -376,7 +376,7 @@ def _blocks(results: Results) -> list[str | Table]:
                 title="Errors of the probe",
             ),
             "Upper bounds of the error rate of accepted images hold for all alphas together with "
-            "95 % (Clopper and Pearson's, Bonferroni).",
+            "95 % confidence (Clopper and Pearson's, Bonferroni).",
         ]  # fmt: skip
     if "max_error" in results:
         blocks.append(f"{_max_error(results)}.")

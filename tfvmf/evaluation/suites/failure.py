@@ -78,8 +78,8 @@ def compare(
     """Tests whether wrong predictions (bool [N]) are less certain: one-sided Mann-Whitney U.
 
     `p` is for all images, None if a group is empty. `smallest_p`, `median_p` and `largest_p` are
-    from the paper's rounds of draws from either group, with replacement. They are too small where
-    a group is smaller than a draw, which a `note` says. `sign` is `Score.expected_sign`.
+    from the paper's rounds of draws from either group, with replacement. They are too small if a
+    group is smaller than a draw; a `note` then says so. `sign` is `Score.expected_sign`.
     """
     groups = {"correct": values[~wrong], "wrong": values[wrong]}
     results: dict[str, Any] = {name: len(group) for name, group in groups.items()}
@@ -237,7 +237,7 @@ def _blocks(results: Results) -> list[str | Table]:
         "Predictions of the linear probe, whose maximum softmax is the control. p: Mann-Whitney's "
         f"U, one-sided ({score} is {lower} on errors); as in the paper, also in "
         f"{results['rounds']} rounds of 100 draws with replacement from either group. Above 0.5, "
-        "AUROC and R-AUROC say that the score is less certain where it should be. The paper's "
+        "AUROC and R-AUROC mean that the score is less certain where it should be. The paper's "
         "column is CIFAR-10, ResNet-50, 1000 epochs.",
         Table(["", score, "softmax", "paper"], rows, align="lrrr", title="Failures"),
     ]
@@ -271,11 +271,11 @@ def draw(
             middle.plot(covered[shown], risk[shown], color=color, label=f"{name} {augrc(risk):.4f}")
         middle.axhline(rate, color=plots.GRAY, linestyle=":", label=f"chance {rate / 2:.4f}")
         middle.set(
-            xlabel="coverage: share of images that are not refused",
-            ylabel="error rate of these",
+            xlabel="coverage: share of images that are accepted",
+            ylabel="error rate of accepted images",
             title="risk and coverage",
             xlim=(0, 1),
-            ylim=(0, max(0.01, 1.9 * highest)),  # with room above for the legend
+            ylim=(0, max(0.01, 1.9 * highest)),  # with room for the legend above
         )
         middle.legend(title="AUGRC", alignment="left", loc="upper left")
 

@@ -28,7 +28,7 @@ from tfvmf.evaluation.tables import Table
 NEIGHBORS = 5
 METRICS = {"auroc": "AUROC", "aupr_out": "AUPR out", "aupr_in": "AUPR in", "fpr95": "FPR95"}
 _COLUMNS = 3
-_KNOWN = 0.9  # minimum AUROC of a detector that is said to know foreign images
+_KNOWN = 0.9  # AUROC from which a detector counts as knowing foreign images
 _NO_SUPERVISED = (
     "left out: train a classifier with `tfvmf train --method=supervised` on the same data, and "
     "give its run as --supervised_workdir"
@@ -128,10 +128,10 @@ def measure(subject: Subject, options: Options) -> Measured:
             "in AUROC, AUPR out and FPR95 (the share of familiar images flagged where 95 % of the "
             "foreign ones are), familiar ones in AUPR in.",
             "F_res, F_ssl: mean cosine distance to the 5 nearest training images, in the features "
-            f"of a supervised and of this model. + {score.title}: {score.title} is one more "
-            "feature, standardized on the training images and given the spread of an average "
-            "(unit-normalized) feature of theirs. Mahalanobis: to the nearest class, relative: "
-            "minus that to all training images.",
+            f"of a supervised model and of this one. + {score.title}: {score.title} is one more "
+            "feature, standardized on the training images and scaled to the spread of an average "
+            "(unit-normalized) feature. Mahalanobis: the distance to the nearest class; relative: "
+            "minus the distance to all training images.",
             *(f"{name.capitalize()}: {text}." for name, text in notes.items()),
             table(found),
         ],
@@ -173,7 +173,7 @@ def _models(subject: Subject, options: Options) -> dict[str, Subject]:
         return {"f_ssl": subject}
     if model.classifier is None:
         raise UserError(
-            f"supervised={model.workdir or model.name} is of method {model.name}, without a "
+            f"supervised={model.workdir or model.name} is a run of {model.name}, which has no "
             "classifier: expected a run of `tfvmf train --method=supervised`"
         )
     return {"f_res": model, "f_ssl": subject}

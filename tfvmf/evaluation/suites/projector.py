@@ -16,8 +16,8 @@ from tfvmf.evaluation.suites import Measured, Options
 from tfvmf.evaluation.tables import one_line
 from tfvmf.files import csv_text, write_text
 
-_LIMIT = 2000  # images; more make a browser slow
-_SPRITE = 4096  # pixels; the largest side that every browser draws
+_LIMIT = 2000  # images; more would make a browser slow
+_SPRITE = 4096  # pixels; the largest side that all browsers draw
 
 
 def measure(subject: Subject, options: Options) -> Measured:
@@ -52,7 +52,7 @@ def measure(subject: Subject, options: Options) -> Measured:
     rows = ["\t".join(f"{x:.6g}" for x in row) for row in directions]
     table = ["\t".join(columns), *("\t".join(row) for row in zip(*columns.values(), strict=True))]
     return Measured(
-        verdict=f"{size:,} directions, to be turned in three dimensions",
+        verdict=f"{size:,} directions, for a view in three dimensions",
         results=results,
         files={
             "directions.tsv": lambda path: write_text(path, "\n".join(rows) + "\n"),
