@@ -260,7 +260,7 @@ def test_rows_that_are_lost_or_doubled_are_noticed(folder):
         assert sum(size for _, size in parts) == 23
         with pytest.raises(RuntimeError):  # one is lost
             list(images.by_unit(units, iter(blocks[:-1]), rows[:0]))
-    with pytest.raises(RuntimeError, match="other rows"):
+    with pytest.raises(RuntimeError, match="another row"):
         list(images.by_unit(units, iter([rows[:7], rows[:16]]), rows[:0]))
     with pytest.raises(RuntimeError, match="more rows"):
         list(images.by_unit(units, iter([rows, rows[-1:]]), rows[:0]))

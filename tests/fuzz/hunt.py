@@ -71,7 +71,7 @@ def _waited() -> dict[str, float]:
     """Seconds for which each thread of this process could have run, but no core was free."""
     found = {}
     for thread in pathlib.Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it has ended
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             found[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
     return found
 

@@ -325,8 +325,8 @@ def test_mistakes_are_one_line_before_tensorflow(path, content, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     mistakes = {
-        "--count=5": "--by or --like is needed",
-        "--by=uncertain --like=x --count=5": "--by or --like is needed",
+        "--count=5": "expected either --by (uncertain, ",
+        "--by=uncertain --like=x --count=5": "expected either --by (uncertain, ",
         "--by=uncertian --count=5": "--by=uncertian: 'uncertian' is unknown: use some of uncertain",
         "--by=diverse:-1 --count=5": "the weight '-1' is not a number above 0",
         "--by=diverse,diverse --count=5": "'diverse' is named twice",

@@ -289,7 +289,7 @@ def change(path, key, value):
 def test_a_setting_that_cannot_be_meant_is_named(tmp_path, key, value, words):
     run_directory.write_or_check_config(tmp_path, tiny_config(), {"num_classes": 10})
     change(tmp_path / "config.json", key, value)
-    with pytest.raises(UserError, match=r"config\.json is damaged, or of another") as error:
+    with pytest.raises(UserError, match=r"config\.json is damaged, or from another") as error:
         run_directory.read(tmp_path)
     assert words in str(error.value)
 

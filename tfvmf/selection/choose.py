@@ -171,7 +171,7 @@ def check(
 ) -> dict[str, float]:
     """The weights of the strategies; UserError if the arguments are inconsistent."""
     if bool(by) == bool(like):
-        raise UserError(f"expected --like or --by, not both; --by: {', '.join(STRATEGIES)}")
+        raise UserError(f"expected either --by ({', '.join(STRATEGIES)}) or --like")
     if model and not like:
         raise UserError(f"model={model}: only used to embed the picture of --like")
     weights: dict[str, float] = {}
