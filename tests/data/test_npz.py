@@ -119,7 +119,10 @@ def test_class_names(save, images):
         ({"images": np.zeros((2, 8, 8)), "labels": [0, 1], "class_names": ["a"]}, "class_names"),
         ({"images": np.zeros((2, 8, 8)), "labels": [0, 2**31 - 2]}, "2,147,483,647 classes"),
         ({"images": np.zeros((2, 8, 8)), "labels": np.array([2**64 - 1] * 2)}, "at most 1,000,000"),
-        ({"images": np.zeros((2, 8, 8)), "labels": np.array([b"a", b"\xff"])}, "'labels'.*not text"),
+        (
+            {"images": np.zeros((2, 8, 8)), "labels": np.array([b"a", b"\xff"])},
+            "'labels'.*not text",
+        ),
         ({"images": np.zeros((2, 8, 8)), "labels": ["a", "\ud800"]}, "'labels'.*not text"),
         (
             {"x_all": np.zeros((1, 8, 8)), "y_all": ["a"], "y_train": [1]},

@@ -46,7 +46,10 @@ def test_mistakes_are_one_line(keras_file, run, tmp_path, capsys):
         ([run, "--score=kapa"], "score=kapa is unknown: did you mean kappa"),
         ([run, "--score=familiarity"], "the score familiarity needs a calibrated run"),
         ([run, "--suite=decision"], "decision needs a calibrated run"),
-        ([run, "--suite=probe", "--max_error=0.1"], "--max_error=0.1: only used by --suite=decision"),
+        (
+            [run, "--suite=probe", "--max_error=0.1"],
+            "--max_error=0.1: only used by --suite",
+        ),
         ([run, "--max_error=1.5"], "--max_error=1.5: expected a share between 0 and 1"),
         ([run, "--alpha=0"], "--alpha=0: expected a share between 0 and 1"),
         ([run, "--score=ensemble"], "needs at least 2 members"),
