@@ -87,6 +87,11 @@ def test_further_seeds_repeat_only_the_named_runs(tmp_path):
     measured = [item for item in plan.measurements if item.workspace.repetition]
     assert {item.task.run for item in measured} == set(repeat)
     assert {item.task.kind for item in measured} == {"corruption"}
+    plan = make_plan(
+        tiny_workspace(tmp_path, seeds=3, repeat=("simclr_vmf",)), EXPERIMENTS["table1"]
+    )
+    measured = [item.task.kind for item in plan.measurements if item.task.run == "simclr_vmf"]
+    assert sorted(measured) == ["controls", *["corruption"] * 3]  # controls take long
     everything = make_plan(tiny_workspace(tmp_path, seeds=3), EXPERIMENTS["table1"])
     assert len(everything.trainings) == 3 * SIZES["table1"][0]
 

@@ -73,11 +73,15 @@ class Workspace:
         ]
 
     def has(self, task: Task) -> bool:
-        """Whether a task is measured with this seed."""
+        """Whether a task is measured with this seed.
+
+        Further seeds of named runs leave out what is not their own or takes long: supervised runs,
+        all checkpoints, controls.
+        """
         if task.run == REFERENCE and (self.repetition or not self.reference):
             return False
-        once = not self.repetition or not self.repeat
-        return once or (task.run in self.repeat and not (task.supervised or task.every_checkpoint))
+        long = task.supervised or task.every_checkpoint or task.kind == "controls"
+        return not self.repetition or not self.repeat or (task.run in self.repeat and not long)
 
     def run_directory(self, name: str) -> pathlib.Path:
         """The directory of a run; its name has a seed only in further repetitions."""
