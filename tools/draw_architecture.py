@@ -11,6 +11,7 @@ import ast
 import functools
 import pathlib
 import re
+import textwrap
 import tomllib
 
 import grimp
@@ -115,9 +116,10 @@ def places(edges: Imports) -> dict[str, tuple[float, float]]:
 
 def box(axes: Axes, x: float, y: float, text: str, *, width: float = WIDTH, color: str) -> None:
     """A labeled box around a point."""
+    height = HEIGHT * (1 + 0.6 * text.count("\n"))
     axes.add_patch(
         FancyBboxPatch(
-            (x - width / 2, y - HEIGHT / 2), width, HEIGHT, zorder=3,
+            (x - width / 2, y - height / 2), width, height, zorder=3,
             boxstyle="round,pad=0,rounding_size=0.12", facecolor=color, edgecolor=LINE,
         )
     )  # fmt: skip
@@ -140,10 +142,10 @@ def draw(axes: Axes) -> None:
             )
     for room, (x, y) in place.items():
         box(axes, x, y, room, color=PACKAGE)
-    bottom = min(y for _, y in place.values()) - 0.9 * ROW
-    modules = "   ".join(room for room in found if not is_package(room))
-    middle = sum(x for x, _ in place.values()) / len(place)
-    box(axes, middle, bottom, modules, width=0.125 * len(modules) + 0.6, color=MODULE)
+    bottom = min(y for _, y in place.values()) - 1.2 * ROW
+    left, *_, right = sorted(x for x, _ in place.values())
+    modules = textwrap.fill(",  ".join(room for room in found if not is_package(room)), 60)
+    box(axes, (left + right) / 2, bottom, modules, width=right - left + WIDTH, color=MODULE)
     axes.set_aspect("equal")
     axes.autoscale_view()
     axes.axis("off")
@@ -151,7 +153,7 @@ def draw(axes: Axes) -> None:
 
 def main() -> None:
     """Writes the picture and the table."""
-    figure = Figure(figsize=(9, 7), layout="constrained")
+    figure = Figure(figsize=(6.5, 8), layout="constrained")
     draw(figure.subplots())
     figure.savefig(PICTURE, dpi=90)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
