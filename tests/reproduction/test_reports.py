@@ -13,7 +13,7 @@ from tfvmf.evaluation import paper, plots
 from tfvmf.evaluation.suites.failure import compare
 from tfvmf.reproduction import experiments, figures, measure, reports
 from tfvmf.reproduction.experiments import CPU, EXPERIMENTS
-from tfvmf.reproduction.plan import Workspace
+from tfvmf.reproduction.plan import Workspace, make_plan
 
 
 class Invented:
@@ -130,7 +130,7 @@ def test_every_output_has_the_papers_numbers_and_its_budget(name, written):
     text = page.read_text()
     assert printed in text
     assert "(budget tiny)" in text.splitlines()[0]
-    assert "1 epochs, 20 test images" in text
+    assert "20 test images, seed 0; resnet10 of width 2 and 1 epochs, unless" in text
     assert "1000 epochs of ResNet-50" in text
     first, *others = [block for block in text.split("\n\n") if block.startswith("|")]
     lines = first.splitlines()
@@ -216,6 +216,19 @@ def test_several_seeds_give_mean_and_standard_deviation(name, tmp_path, monkeypa
     # The mean over corruptions varies between seeds, too.
     means = [np.mean([*found("simclr", "corruption")["spearman"].values()]) for found in seeds]
     assert float(rows["mean"]["ensemble (+), sd"]) == pytest.approx(np.std(means, ddof=1), rel=1e-4)
+
+
+@pytest.mark.parametrize(("name", "seeds"), [("table4", 1), ("table1", 3)])
+def test_what_was_not_repeated_has_one_seed(name, seeds, tmp_path):
+    workspace = tiny_workspace(tmp_path, seeds=3, repeat=("mc_infonce",))
+    items = make_plan(workspace, EXPERIMENTS[name]).measurements
+    for item in items:
+        item.keep({"seed": item.workspace.seed}, seconds=1.0)
+    found = reports.of_seeds(items, workspace)
+    assert len(found) == seeds
+    assert [each("simclr_vmf", "corruption")["seed"] for each in found] == [0] * seeds
+    end = "seeds 0 to 2;" if seeds > 1 else "seed 0;"
+    assert f"test images, {end}" in workspace.description(seeds)
 
 
 def test_the_papers_numbers_are_drawn_on_its_own_data_only(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
+from matplotlib.ticker import MaxNLocator
 
 from tfvmf import vmf
 from tfvmf.evaluation import plots
@@ -121,6 +122,7 @@ def draw_lines(columns: Columns, *, ends: Mapping[str, float]) -> Figure:
                 spread = None if None in errors else errors
                 axis.errorbar(epochs, values, spread, marker="o", color=color, label=name)
         axis.set_xlabel("epoch")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     for name, value in ends.items():
         label = f"the paper's {name}, epoch 1000: {value:.2f}"
         axes[1].axhline(value, color=colors[name], linestyle=":", linewidth=1.2, label=label)

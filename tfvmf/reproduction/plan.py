@@ -75,13 +75,16 @@ class Workspace:
     def has(self, task: Task) -> bool:
         """Whether a task is measured with this seed.
 
-        Further seeds of named runs leave out what is not their own or takes long: supervised runs,
-        all checkpoints, controls.
+        Further seeds of named runs leave out what takes long (supervised runs, all checkpoints,
+        controls) and pictures.
         """
         if task.run == REFERENCE and (self.repetition or not self.reference):
             return False
-        long = task.supervised or task.every_checkpoint or task.kind == "controls"
-        return not self.repetition or not self.repeat or (task.run in self.repeat and not long)
+        if not self.repetition or not self.repeat:
+            return True
+        left_out = task.kind in ("controls", "examples", "spread")
+        left_out = left_out or bool(task.supervised) or task.every_checkpoint
+        return task.run in self.repeat and not left_out
 
     def run_directory(self, name: str) -> pathlib.Path:
         """The directory of a run; its name has a seed only in further repetitions."""
@@ -136,15 +139,15 @@ class Workspace:
         """The budget's other data sets."""
         return [other for other in self.budget.sets if other is not images]
 
-    def description(self) -> str:
-        """How every output was made, in words."""
+    def description(self, seeds: int = 0) -> str:
+        """How every output was made, in words; `seeds` is their number if it is not the plan's."""
         config, home = self.budget.base_config(), self.budget.sets[0]
-        last = self.seed + self.seeds - 1
-        seeds = f" {last}" if self.seeds == 1 else f"s {self.seed} to {last}"
+        size, last = config.data.image_size, self.seed + (seeds or self.seeds) - 1
+        numbers = f" {last}" if last == self.seed else f"s {self.seed} to {last}"
         return (
-            f"budget {self.budget.name}: {home.description}, {config.model.backbone} of width "
-            f"{config.model.width}, {config.data.image_size}x{config.data.image_size} pixels, "
-            f"{config.epochs} epochs, {self.images:,} test images, seed{seeds}"
+            f"budget {self.budget.name}: {home.description}, {size}x{size} pixels, {self.images:,} "
+            f"test images, seed{numbers}; {config.model.backbone} of width {config.model.width} "
+            f"and {config.epochs} epochs, unless a note names others"
         )
 
 

@@ -55,11 +55,12 @@ class Results:
 
 
 def of_seeds(items: Sequence[Measurement], workspace: Workspace) -> list[Results]:
-    """The results of each seed of a workspace."""
+    """The results of each seed of a workspace; of the first alone if nothing was repeated."""
     found: list[Results] = []
     for each in workspace.repetitions():
         own = [item for item in items if item.workspace == each]
-        found.append(Results(own, found[0] if found else None))
+        if own:
+            found.append(Results(own, found[0] if found else None))
     return found
 
 
@@ -95,7 +96,7 @@ def write(experiment: Experiment, workspace: Workspace, results: Sequence[Result
     title = f"{experiment.title} (budget {budget.name})"
     kinds = {task.kind for task in experiment.tasks(budget)}
     corrupted = "" if kinds <= {"ood", "accuracy", "failure"} else f" Corrupted images: {SOURCE}."
-    description = workspace.description()
+    description = workspace.description(len(results))
     provenance: dict[str, Cell] = {
         "budget": budget.name,
         "data": budget.sets[0].name,
@@ -106,7 +107,8 @@ def write(experiment: Experiment, workspace: Workspace, results: Sequence[Result
     if len(results) > 1:
         provenance["seeds"] = len(results)
         sentences.append(
-            f"Mean ± standard deviation over {len(results)} seeds; images are from the first."
+            f"±: standard deviation over {len(results)} seeds; numbers without it, and images, are "
+            "from the first."
         )
     paths = [workspace.root / f"{experiment.name}.{end}" for end in ("md", "csv", "tex", "png")]
     page, table, latex, picture = paths
