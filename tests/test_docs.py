@@ -49,7 +49,7 @@ def anchors(page):
 
 @pytest.fixture(scope="module")
 def numbers():
-    spec = importlib.util.spec_from_file_location("numbers", ROOT / "docs" / "numbers.py")
+    spec = importlib.util.spec_from_file_location("numbers", ROOT / "docs" / "results.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -81,7 +81,7 @@ def test_every_page_is_on_the_site_and_in_the_readme():
 
 def test_the_results_are_those_of_the_json_files(numbers):
     shown = README.partition(numbers.BEGIN)[2].partition(numbers.END)[0]
-    assert shown == numbers.table(), "run `python docs/numbers.py --write`"
+    assert shown == numbers.table(), "run `python docs/results.py --write`"
     assert "| k-NN accuracy" in shown
     page = (ROOT / "docs" / "kappa.md").read_text("utf-8")
     assert page.partition(numbers.BEGIN)[2].partition(numbers.END)[0] == numbers.heads()
@@ -90,7 +90,7 @@ def test_the_results_are_those_of_the_json_files(numbers):
 def test_the_papers_page_is_made_of_the_json_files(numbers, tmp_path):
     page = (ROOT / "docs" / "paper.md").read_text("utf-8")
     made = page.partition(numbers.BEGIN)[2].partition(numbers.END)[0]
-    assert made == numbers.paper(tmp_path), "run `python docs/numbers.py --write`"
+    assert made == numbers.paper(tmp_path), "run `python docs/results.py --write`"
     assert "## Figure 1" in made
     for picture in tmp_path.glob("*.png"):
         assert (ROOT / "docs" / "paper" / picture.name).is_file()

@@ -1,7 +1,7 @@
 """Lists which command made which number of the README and of docs/, and writes some tables.
 
-    python docs/numbers.py           # the list
-    python docs/numbers.py --write   # makes the tables and pictures of README, kappa.md, paper.md
+    python docs/results.py           # the list
+    python docs/results.py --write   # makes the tables and pictures of README, kappa.md, paper.md
 
 `docs/data/results_*.json` hold measured results, one file per column of README's table: `title`,
 `commands` (in order), `machine` and `numbers`, by the names in `ROWS`. The other JSON files there
@@ -21,7 +21,7 @@ from tfvmf.reproduction.experiments import BUDGETS, EXPERIMENTS
 
 HERE = pathlib.Path(__file__).parent
 README = HERE.parent / "README.md"
-BEGIN, END = "<!-- numbers: made by docs/numbers.py -->\n", "<!-- end -->"
+BEGIN, END = "<!-- numbers: made by docs/results.py -->\n", "<!-- end -->"
 COLUMNS = ("results_scratch.json", "results_pretrained.json")
 ROWS = {
     "knn": ("k-NN accuracy (k = 20)", "{:.3f}"),
@@ -79,7 +79,7 @@ def table() -> str:
     found = list(results().values())
     unknown = {name for column in found for name in column["numbers"]} - ROWS.keys()
     if unknown:
-        raise SystemExit(f"docs/numbers.py: ROWS has no line for {', '.join(sorted(unknown))}")
+        raise SystemExit(f"docs/results.py: ROWS has no line for {', '.join(sorted(unknown))}")
     lines = ["| | " + " | ".join(column["title"] for column in found) + " |"]
     lines.append("| --- |" + " ---: |" * len(found))
     for name, (meaning, form) in ROWS.items():
@@ -109,7 +109,7 @@ def replace_results(page: pathlib.Path, text: str) -> None:
     """Puts text between the marks of a page."""
     before, mark, rest = page.read_text("utf-8").partition(BEGIN)
     if not mark:
-        raise SystemExit(f"docs/numbers.py: {page.name} has no line {BEGIN.strip()}")
+        raise SystemExit(f"docs/results.py: {page.name} has no line {BEGIN.strip()}")
     page.write_text(before + BEGIN + text + END + rest.partition(END)[2], "utf-8")
 
 
