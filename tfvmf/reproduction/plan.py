@@ -82,9 +82,9 @@ class Workspace:
             return False
         if not self.repetition or not self.repeat:
             return True
-        left_out = task.kind in ("controls", "examples", "spread")
-        left_out = left_out or bool(task.supervised) or task.every_checkpoint
-        return task.run in self.repeat and not left_out
+        once = task.supervised or task.every_checkpoint
+        once = once or task.kind in ("controls", "examples", "spread")
+        return task.run in self.repeat and not once
 
     def run_directory(self, name: str) -> pathlib.Path:
         """The directory of a run; its name has a seed only in further repetitions."""
