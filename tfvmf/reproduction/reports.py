@@ -316,7 +316,7 @@ def means(
             rows[-1]["k-NN accuracy"] = accuracy["knn"]
     series = {"": {"tfvmf": ("tfvmf", BLUE)}}
     labels = [str(label).replace(", ", ",\n") for label in chosen]
-    draw = _bars(workspace, labels, series, "mean Spearman correlation")
+    draw = _bars(workspace, labels, series, "mean Spearman\ncorrelation")
     notes = [f"{_BESIDE_NOTE} Correlations should be negative."]
     if first == "network":
         notes.append(f"Trained: {'; '.join(_trained(workspace, run) for run in chosen.values())}.")
